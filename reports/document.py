@@ -230,7 +230,36 @@ class Run:
     @property
     def culprits(self) -> frozenset[int]:
         """Whom the findings blame that make it fail."""
-        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in each.ranks)
+        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed(each))
+
+    def blamed(self, finding: Finding) -> tuple[int, ...]:
+        """The ranks that a finding blames; none where it names every rank that it speaks of, as one against another."""
+        if self.has_sides(finding):
+            return ()
+        is_of_all = finding.code.startswith("divergence.") and len(finding.ranks) == self.world_size
+        return () if is_of_all else finding.ranks
+
+    def has_sides(self, finding: Finding) -> bool:
+        """True if calls met and differ, and any of them may be the wrong one: as many ranks stand on either side."""
+        if not finding.is_mismatch:
+            return False
+        issuers = {self.events[issue].rank for index in finding.slots for issue in self.slots[index].issues}
+        return bool(issuers) and issuers <= set(finding.ranks)
+
+    @property
+    def roots(self) -> frozenset[int]:
+        """Of the slots in which somebody is missing, those that are the cause; in the others ranks only wait on.
+
+        The cause is where a rank is missing that is to blame; in a circle, where one of it waits for another.
+        """
+        blamed, open_ = self.culprits, self.awaited
+        circle = {rank for finding in self.findings for rank in finding.cycle}
+        found = []
+        for index in open_:
+            waiting = {self.events[issue].rank for issue in self.slots[index].issues}
+            if blamed & set(self.slots[index].missing) and (not circle or waiting & circle):
+                found.append(index)
+        return frozenset(found or open_)
 
     @property
     def slot_of(self) -> dict[int, int]:

@@ -19,6 +19,8 @@ _SHOWN: dict[State, tuple[str, str]] = {
 }
 """The word and the colour of each state, in the order in which they stand on the page."""
 _ORDER = tuple(_SHOWN)
+_FEW = 30
+"""So many runs stand in one table."""
 
 
 class Row(NamedTuple):
@@ -53,17 +55,29 @@ def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
 
 
 def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
-    """The page in UTF-8. What did not come out as expected comes first."""
+    """The page in UTF-8. What did not come out as expected comes first; the rest, if it is much, is folded by kind."""
+    ordered = sorted(entries, key=lambda entry: _ORDER.index(entry.case.state))
+    folded = [entry for entry in ordered if entry.case.state == "passed"] if len(ordered) > _FEW else []
     values = {
         "title": title,
         "verdict": _SHOWN[min((entry.case.state for entry in entries), key=_ORDER.index, default="passed")][1],
         "totals": ", ".join(_totals(entries)),
         "seconds": sum(entry.case.seconds for entry in entries),
-        "entries": sorted(entries, key=lambda entry: _ORDER.index(entry.case.state)),
+        "entries": ordered[: len(ordered) - len(folded)],
+        "kinds": _by_kind(folded),
         "has_engines": any(entry.row.engine for entry in entries),
         "shown": _SHOWN,
     }
     return page("index.html.j2", values, styles=("base.css",))
+
+
+def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """The entries by the code of what was found, the most frequent first; those without one by the first word."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        words = entry.row.found.split(", ")
+        found.setdefault(words[1] if len(words) > 1 else words[0], []).append(entry)
+    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
 
 def _totals(entries: Sequence[Entry]) -> Iterator[str]:

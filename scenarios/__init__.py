@@ -61,5 +61,15 @@ def __getattr__(name: str) -> object:
     # `--help` or a mistyped option without it. So a public name is imported when it is first asked for.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    from ddpsim.simulator.imports import without_collections
+    from ddpsim.simulator.torch_version import complaint
+
+    try:
+        with without_collections():
+            home = importlib.import_module(_HOMES[name])
+    except ImportError:
+        if line := complaint():
+            raise ImportError(line) from None
+        raise
+    value = globals()[name] = getattr(home, name)
     return value

@@ -129,7 +129,7 @@ class Scenario:
     args: tuple[Any, ...] = ()
     faults: tuple[Fault, ...] = ()
     added_faults: tuple[Fault, ...] = ()
-    """Those of its faults that a caller has added, and has to say again for the same run."""
+    """Those of its faults that a caller, or a file that names it, has added, and has to say again for the same run."""
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     """Where people met it: issues, pull requests, threads."""

@@ -38,7 +38,9 @@ class Mode(Enum):
     CONTRIBUTE = "contribute"
     """What is only seen by somebody who polls: to a call; to give a lock back or get it at last; to end as a thread."""
     RECEIVE = "receive"
-    """From any source, on a channel."""
+    """From any source, on a channel: one of the messages that are there."""
+    POST = "post"
+    """Likewise, where no message is there: the first one that comes is its."""
     ANSWER = "answer"
     """A message that a receive from any source waits for."""
     SEND = "send"
@@ -64,6 +66,10 @@ _COMMUTE = (
     (Mode.RECEIVE, Mode.RECEIVE),  # by one rank, so in its program's order
     (Mode.RECEIVE, Mode.SEND),  # whom a receive takes is a choice of its own
     (Mode.RECEIVE, Mode.ANSWER),
+    (Mode.POST, Mode.SEND),  # whether a message or its receive comes first is the same
+    (Mode.POST, Mode.ANSWER),
+    (Mode.POST, Mode.RECEIVE),
+    (Mode.POST, Mode.POST),
     (Mode.MISS, Mode.READ),
     (Mode.MISS, Mode.MISS),
 )

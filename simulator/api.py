@@ -8,9 +8,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddpsim.simulator.backend_semantics import BACKENDS, GLOO
+from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
+from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.determinism import run_twice
@@ -24,6 +25,7 @@ from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
+from ddpsim.simulator.runtime.garbage import set_aside
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """What an exploration may use unless told."""
@@ -60,7 +62,7 @@ def simulate(
     is what reports and replay tokens call the program.
     `check="replicas"` compares the replicas of a model across ranks, and is `unchecked` where there are none;
     `"replicas-if-any"` compares those that there are. With `poison` the tensors that a call is to write hold NaN, or
-    the largest number of their type, until it is waited for: who reads too early cannot be right by luck.
+    about the largest number of their type, until it is waited for: who reads too early cannot be right by luck.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
     The generators of ranks then start from seeds of their own, unless `alike` is True: what no rank has seeded differs.
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `preload` is for
@@ -90,10 +92,9 @@ def simulate(
     )
     _check_budget(budget)
     chosen = _policy(policy, seed)
-    if isinstance(chosen, (Replay, Guided)):
+    if isinstance(chosen, (Replay, Guided, Director)):
         options = options._replace(start=chosen.start or options.start)
-    run = partial(run_once, runnable, world_size, options, budget=budget)
-    return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
+    return _execution_of(runnable, world_size, options, is_checked=check_determinism)(chosen, budget)
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
@@ -221,24 +222,17 @@ def explore(
         preload=preload,
     )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
-    # One that takes schedules for the same knows what ranks see of each other, on gloo.
-    if getattr(strategy, "outside", "") and not options.semantics.is_like_gloo:
-        raise UsageError(
-            f"backend_semantics is {backend_semantics!r}, whose rules policy 'dpor' does not know: take policy 'dfs' "
-            "or 'random'"
-        )
+    _check_strategy(strategy, options.semantics)
     _check_budget(budget)
-    run = partial(run_once, runnable, world_size, options)
-
-    def execution(chosen: Policy, left: Budget) -> Result:
-        if check_determinism:
-            return run_twice(lambda each: run(policy=each, budget=left), chosen)
-        return run(policy=chosen, budget=left)
-
     explorer = Explorer(
-        strategy, execution, budget or EXPLORATION_BUDGET, keep_going=keep_going, on_progress=on_progress
+        strategy,
+        _execution_of(runnable, world_size, options, is_checked=check_determinism),
+        budget or EXPLORATION_BUDGET,
+        keep_going=keep_going,
+        on_progress=on_progress,
     )
-    return explorer.explore(options.identity)
+    with set_aside(0):  # once, as what each execution leaves dies young then
+        return explorer.explore(options.identity)
 
 
 def _runnable(program: Any) -> Any:
@@ -366,6 +360,27 @@ def _name_of(program: Any, name: str | None) -> str:
 def _check_budget(budget: Any) -> None:
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+
+
+def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
+    # One that takes schedules for the same knows what ranks see of each other, on gloo.
+    if getattr(strategy, "outside", "") and not semantics.is_like_gloo:
+        raise UsageError(
+            f"backend_semantics is {semantics.name!r}, whose rules policy 'dpor' does not know: take policy 'dfs' "
+            "or 'random'"
+        )
+
+
+def _execution_of(
+    program: Any, world_size: int, options: RunOptions, *, is_checked: bool
+) -> Callable[[Policy, Budget | None], Result]:
+    """What runs the program once under a policy; twice, where it is checked that it does the same both times."""
+
+    def execution(policy: Policy, budget: Budget | None) -> Result:
+        run = partial(run_once, program, world_size, options, budget=budget)
+        return run_twice(lambda each: run(policy=each), policy) if is_checked else run(policy=policy)
+
+    return execution
 
 
 def _policy(policy: str | Policy, seed: int) -> Policy:

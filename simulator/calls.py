@@ -120,6 +120,8 @@ class Part(NamedTuple):
     """`all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
     """What else is known, as the operation that a redistribution is for; calls that differ in it belong together."""
+    note: str = ""
+    """What findings say besides and traces do not: the schedule of a pipeline, the layer that tensors are split for."""
 
     def belongs_with(self, other: Part | None) -> bool:
         """True if it may be the same on two ranks. A message that is no pipeline's may have been left untold."""
@@ -169,6 +171,10 @@ class Origin(NamedTuple):
         if self.phase is not other.phase or self.wrapper != other.wrapper or self.bucket != other.bucket:
             return False
         return self.step is None or other.step is None or self.step == other.step
+
+    def told(self) -> str:
+        """As findings tell it: with what a trace leaves out."""
+        return f"{self}, {self.part.note}" if self.part is not None and self.part.note else str(self)
 
     def __str__(self) -> str:
         if self.part is not None:
@@ -228,6 +234,11 @@ class Call(NamedTuple):
     def is_point_to_point(self) -> bool:
         """True for send and recv."""
         return self.signature.operation in POINT_TO_POINT
+
+    @property
+    def leaves_undefined(self) -> bool:
+        """True for a reduce elsewhere than at its root, which may leave anything in its tensors."""
+        return self.signature.operation == "reduce" and self.signature.root != self.rank
 
     def __str__(self) -> str:
         head, _, rest = str(self.signature).partition(" ")

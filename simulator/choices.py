@@ -164,6 +164,11 @@ def program_on(name: str, world_size: int) -> str:
     return f"{name} on {world_size} ranks"
 
 
+def in_words(program: str) -> str:
+    """What `program_on` made, as it is read: on 1 rank."""
+    return f"{program.removesuffix(' on 1 ranks')} on 1 rank" if program.endswith(" on 1 ranks") else program
+
+
 def choices_text(choices: Sequence[int]) -> str:
     """Choices as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
     runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_without_defaults_at_the_end(choices))]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -33,6 +35,15 @@ class CtrlC:
     def presses(self) -> int:
         """How often it was pressed inside."""
         return self._presses
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Let it raise inside."""
+        before, self._raises = self._raises, True
+        try:
+            yield
+        finally:
+            self._raises = before
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if it was pressed: for every loop, in case the one that was raised was lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,6 +16,11 @@ import torch
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
+from ddpsim.simulator.debugging.breakpoints import breakpoints
+from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
+from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.debugging.late_pdb import LatePdb
+from ddpsim.simulator.debugging.thread_place import ThreadPlace
 from ddpsim.simulator.diagnosis.apart import note_of_apart
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import UsageError
@@ -23,6 +29,7 @@ from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
+from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.made_stores import stores_of_threads
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
@@ -31,7 +38,7 @@ from ddpsim.simulator.rank_processes.launch import Launch, launched
 from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.rank_processes.rank_process import Terms
+from ddpsim.simulator.rank_processes.terms import Terms
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.runtime import outcome
@@ -39,12 +46,14 @@ from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
+from ddpsim.simulator.torch_version import complaint
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
 from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Finding, Verdict, combine
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.wording import listed
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -95,7 +104,9 @@ class RunOptions(NamedTuple):
 def run_once(
     program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
 ) -> Result:
-    """Run once. Raises UsageError inside another simulation."""
+    """Run once. Raises UsageError inside another simulation, and with a torch that is too old."""
+    if line := complaint():
+        raise UsageError(line)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
             "simulate was called while another simulation runs in this process, expected one at a time: "
@@ -124,11 +135,17 @@ def run_once(
         plan = FaultPlan(options.faults, world_size)
         mover = TRANSPORTS[options.transport](world_size)
         stack.callback(mover.close)
-        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan, semantics=options.semantics)
+        terms: dict[str, Any] = {"budget": budget or Budget(), "faults": plan, "semantics": options.semantics}
+        director = policy if isinstance(policy, Director) else None
+        kernel = (
+            Kernel(world_size, policy=policy, **terms)
+            if director is None
+            else DirectedKernel(world_size, director, **terms)
+        )
         if options.isolation_of(program) == "process":
-            ran = _as_processes(program, kernel, mover, options, launch, outsiders)
+            ran = _as_processes(program, kernel, mover, options, launch, outsiders, director)
         else:
-            ran = _as_threads(program, kernel, mover, options)
+            ran = _as_threads(program, kernel, mover, options, director)
     schedule = Schedule(kernel.choices, options.identity, options.start)
     options = options._replace(poison=ran.has_poisoned)
     result = Result(
@@ -141,7 +158,7 @@ def run_once(
         virtual_seconds=kernel.run.clock.now,
         program=options.identity,
         waiting=kernel.run.waiting,
-        comparisons=ran.comparisons,
+        comparisons=None if ran.compared is None else ran.compared.total(),
         has_poisoned=options.poison,
     )
     if isinstance(program, Program) and result.verdict is Verdict.PASS:
@@ -151,7 +168,7 @@ def run_once(
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(options.faults, made))
     if options.check is not None and result.verdict is Verdict.PASS:
-        result = _told_what_was_compared(result, options.check)
+        result = _told_what_was_compared(result, options.check, ran.compared or Counter())
     return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
 
 
@@ -165,17 +182,23 @@ def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
     )
 
 
-def _told_what_was_compared(result: Result, check: str) -> Result:
+def _told_what_was_compared(result: Result, check: str, compared: Counter[str]) -> Result:
     """A check that has compared nothing says so; one that was asked for leaves it open then how the run went."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
-        return dataclasses.replace(result, checked=f"replicas were compared {times}")
+        return dataclasses.replace(result, checked=f"replicas were compared {times}{_along(compared)}")
     if result.comparisons or result.world_size == 1:
         return result
     if check == REPLICAS:
         return dataclasses.replace(result, findings=(*result.findings, nothing_compared(result.world_size)))
     has_stepped = any(event.kind is EventKind.STEP for event in result.trace)
     return dataclasses.replace(result, checked=NOTHING_COMPARED) if has_stepped else result
+
+
+def _along(compared: Counter[str]) -> str:
+    """Along which dimensions of a mesh, or on which groups, unless that is the default group."""
+    groups = sorted({group.partition(" (")[0] for group in +compared})
+    return "" if groups in ([], [DEFAULT_GROUP]) else f", along {listed(groups)}"
 
 
 def _told(options: RunOptions) -> dict[str, Any]:
@@ -202,8 +225,8 @@ class _Ran(NamedTuple):
     errors: dict[int, BaseException]
     has_poisoned: bool
     """It made a difference that `poison` was on."""
-    comparisons: int | None
-    """How often replicas were compared; None where nobody asked for it."""
+    compared: Counter[str] | None
+    """How often replicas were compared, by group; None where nobody asked for it."""
 
 
 def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
@@ -211,13 +234,22 @@ def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
     return program(rank, *args)
 
 
-def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
+def _as_threads(
+    program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None
+) -> _Ran:
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size)
+
+    def begun(rank: int) -> Any:
+        __tracebackhide__ = True  # pytest then begins with the program
+        place.begin(rank)
+        return program(rank, *options.args)
+
+    isolation = Isolation(world_size, is_alike=options.start is None or options.start.is_alike)
     execution = ThreadedRun(
-        partial(_call, program, tuple(options.args)),
+        begun,
         kernel,
-        isolation=Isolation(world_size, is_alike=options.start is None or options.start.is_alike),
+        isolation=isolation,
         move_data=mover.move,
         enter_rank=lambda rank: backend.rank_entered(rank),
         enter_thread=lambda: backend.thread_entered(),
@@ -226,6 +258,10 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
     host = execution.host
+    place = ThreadPlace(host, kernel, isolation.switch, director)
+    if director is not None:
+        director.stage = place
+        host.desk.read_by(director.read)
     judges: list[ReplicaJudge] = []
 
     def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
@@ -236,17 +272,17 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         host, make_judge=make_judge if options.check else None, poisons=options.poison, semantics=options.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
-    _run(execution, backend, shared)
+    _run(execution, backend, shared, LatePdb(place))
     return _Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
         hazards.has_poisoned,
-        sum(judge.comparisons for judge in judges) if options.check else None,
+        sum((judge.compared for judge in judges), Counter[str]()) if options.check else None,
     )
 
 
-def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> None:
+def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugger: LatePdb) -> None:
     """Run with everything in place that a rank's program sees, and take it away again."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -260,8 +296,10 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> Non
             virtual_time.install()
             host.threads.install()
             shared.install()
+            debugger.install()
             execution.run()
         finally:
+            debugger.uninstall()
             shared.uninstall()
             host.threads.uninstall()
             virtual_time.uninstall()
@@ -274,6 +312,7 @@ def _as_processes(
     options: RunOptions,
     launch: Launch | None,
     outsiders: Outsiders,
+    director: Director | None,
 ) -> _Ran:
     terms = Terms(
         coordinator=os.getpid(),
@@ -291,8 +330,16 @@ def _as_processes(
         outsiders=outsiders.address,
         poisons=options.poison,
         semantics=options.semantics,
+        debugs_rank=None if director is None else director.starts_in,
+        breakpoints=breakpoints(),
     )
-    execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
+    execution = ProcessRun(
+        terms,
+        kernel,
+        move_data=mover.move,
+        started=None if launch is None else launch.children,
+        director=director,
+    )
     try:
         execution.run()
     finally:
@@ -304,9 +351,9 @@ def _as_processes(
             findings = (*outcome.raised({0: raised}), *findings)
     outsiders.check()
     has_failed = combine(findings) is not Verdict.PASS
-    comparisons = execution.comparisons if options.check else None
+    compared = execution.compared if options.check else None
     return _Ran(
-        findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, comparisons
+        findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, compared
     )
 
 

@@ -6,9 +6,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule, in_words
 from ddpsim.simulator.errors import VerdictError
 from ddpsim.simulator.joins import Joining, joins
+from ddpsim.simulator.source_lines import where_lines
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Finding, Verdict, combine, replay_line
 from ddpsim.simulator.waits import Waiting
@@ -57,7 +58,10 @@ class Result:
 
     def with_replay(self, replay: str) -> Result:
         """The same result, with another way to run it again in its text and in that of its findings."""
-        findings = tuple(dataclasses.replace(finding, replay=replay) for finding in self.findings)
+        findings = tuple(
+            dataclasses.replace(finding, replay=replay, where=where_lines(finding.sites, finding.text))
+            for finding in self.findings
+        )
         return dataclasses.replace(self, findings=findings, replay=replay)
 
     def raise_for_verdict(self) -> None:
@@ -74,7 +78,7 @@ class Result:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
             note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck) if each)
-            parts.insert(0, f"PASS  {self.program}{events}{note}{checked}{joined}")
+            parts.insert(0, f"PASS  {in_words(self.program)}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined
         text = "\n\n".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpsim.simulator.calls import Call, Site
@@ -42,8 +42,10 @@ class Code(str, Enum):
     HAZARD_GROUP_ORDER = "hazard.group_order"
     HAZARD_UNWAITED_WORK = "hazard.unwaited_work"
     HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
+    HAZARD_UNDEFINED_RESULT = "hazard.undefined_result"
     HAZARD_TENSOR_ORDER = "hazard.tensor_order"
     HAZARD_CALL_SITE = "hazard.call_site"
+    HAZARD_SAMPLER = "hazard.sampler"
     HAZARD_THREAD_ERROR = "hazard.thread_error"
     HAZARD_SHARED_PROCESS = "hazard.shared_process"
     NONDETERMINISM = "nondeterminism"
@@ -79,6 +81,8 @@ class Finding:
     """The calls that it speaks of: those that met and differ, or in which ranks wait."""
     replay: str = ""
     """What to paste to see the run again; set once the run is over, when its schedule is known."""
+    where: tuple[Line, ...] = field(default=(), compare=False)
+    """The lines of `sites` with their source; set once the run is over, as files are read for it."""
 
     @property
     def text(self) -> str:
@@ -87,8 +91,9 @@ class Finding:
 
     @property
     def body(self) -> str:
-        """The text without its last line, the replay line."""
-        return self.text or f"{self.code}  {self.summary}"
+        """The text without its last line, the replay line; where it happened follows its head."""
+        head, separator, rest = (self.text or f"{self.code}  {self.summary}").partition("\n")
+        return "\n".join([head, *map(str, self.where)]) + separator + rest
 
     @property
     def labelled(self) -> tuple[Line, ...]:

@@ -29,7 +29,7 @@ class StoreWait:
     site: Site = NOWHERE
 
     def __str__(self) -> str:
-        return f"store key {', '.join(map(repr, self.keys))}"
+        return f"store key{'s' * (len(self.keys) > 1)} {', '.join(map(repr, self.keys))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""What all tests share: one thread for torch's operators, options, and a reason where a needed GPU is not there."""
+"""What all tests share: torch's threads, how hypothesis draws, options, and a reason where a GPU is not there."""
 
 import argparse
+import gc
 import signal
 from math import isfinite
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester", "tests.tiers"]
 
@@ -15,7 +17,7 @@ def pytest_addoption(parser):
         "--fuzz-seconds",
         type=seconds,
         metavar="S",
-        help="how long tests/fuzzing/test_engines.py fuzzes both engines (2 if not given, and with --tier nightly 60)",
+        help="how long tests/fuzzing/test_engines.py fuzzes both engines (if not given, 12 runs; by night 60)",
     )
 
 
@@ -31,8 +33,18 @@ def seconds(text):
 
 
 def pytest_configure(config):
-    if config.option.fuzz_seconds is None:
-        config.option.fuzz_seconds = 60.0 if config.option.tier == "nightly" else 2.0
+    if config.option.fuzz_seconds is None and config.option.tier == "nightly":
+        config.option.fuzz_seconds = 60.0
+    # What is drawn is the same each time, and no machine is too slow for it.
+    settings.register_profile(
+        "suite",
+        settings.get_profile("default"),
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("suite")
     # Worker processes share the cores already; the simulator itself runs one rank at a time.
     torch.set_num_threads(1)
     # A job in a shell's background ignores Ctrl-C, and so would what the tests start and then interrupt.
@@ -48,6 +60,13 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    # The simulator and pytest look through everything for garbage, some hundred times: torch and all tests are none.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

@@ -1,7 +1,9 @@
 """What the public functions cannot work with: one clear line each, and the process stays as it was."""
 
+import os
 import re
-import threading
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +14,7 @@ from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.policies.named import RUNNING
+from tests.kit.leftovers import no_thread_is_left
 
 
 def add_up(rank):
@@ -27,7 +30,6 @@ def process_state():
         "init_process_group": dist.init_process_group,
         "new group": distributed_c10d._new_process_group_helper,
         "future wait": torch._C.Future.wait,
-        "threads": threading.active_count(),
         "torch threads": torch.get_num_threads(),
         "torch generator": torch.get_rng_state().tolist(),
         "grad mode": torch.is_grad_enabled(),
@@ -40,7 +42,8 @@ def process_state():
 @pytest.fixture(autouse=True)
 def _process_is_left_as_it_was():
     before = process_state()
-    yield
+    with no_thread_is_left():
+        yield
     assert process_state() == before
     assert simulate(add_up, 3).returns == (3, 3, 3)
 
@@ -315,3 +318,31 @@ def test_large_arguments_are_not_written_out():
     assert result.returns == (4,)
     assert "args=..." in result.replay
     assert "args=((1, 'a'), [2])" in simulate(program, 1, args=((1, "a"), [2])).replay
+
+
+def test_a_torch_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
+    with pytest.raises(
+        UsageError, match=r"^torch is 2\.10\.1\+cpu, expected 2\.11 or newer: pip install 'torch>=2\.11'$"
+    ):
+        simulate(add_up, 2)
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-c", "from ddpsim import simulate"),
+        ("-c", "from ddpsim.scenarios import load"),
+        ("-m", "ddpsim", "run", "uneven-linear"),
+    ],
+)
+def test_a_torch_that_lacks_what_is_imported(words, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('__version__ = "2.4.0"\n')
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == (2 if "-m" in words else 1)
+    assert ended.stderr.splitlines()[-1].endswith("torch is 2.4.0, expected 2.11 or newer: pip install 'torch>=2.11'")
+    assert "During handling" not in ended.stderr
+    assert "-m" not in words or ended.stderr.count("\n") == 1

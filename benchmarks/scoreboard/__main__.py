@@ -20,7 +20,7 @@ from benchmarks.scoreboard.case import Case
 from benchmarks.scoreboard.judging import Judged
 from benchmarks.scoreboard.kinds import Kind
 from benchmarks.scoreboard.real import Gloo, Threaded
-from benchmarks.scoreboard.simulated import Explored, OneRun
+from benchmarks.scoreboard.simulated import Explored, OneRun, TorchReader
 from benchmarks.scoreboard.templates import ALL
 from benchmarks.scoreboard.tool import Tool
 
@@ -29,6 +29,7 @@ TOOLS: tuple[Tool, ...] = (
     Explored(),
     Gloo(),
     Gloo("gloo, DEBUG=DETAIL", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+    TorchReader(),
     Threaded(),
 )
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from ddpsim import Code
 
-_HANG = r"tim(ed|e) ?out|closed by peer|did not (join|reach)|monitoredBarrier|reset by peer"
+_HANG = r"tim(ed|e) ?out|closed by peer|did not (join|reach)|not all ranks join|monitoredBarrier|reset by peer"
 """Words of a tool that says no more than that somebody did not come."""
 _MISMATCH = r"mismatch"
 _MISSING = frozenset({Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_DEAD_RANK})

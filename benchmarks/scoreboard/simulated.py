@@ -1,7 +1,9 @@
-"""ddpsim as a tool: one run, or many."""
+"""ddpsim as a tool: one run, or many; and torch's reader of dumps, which gets those of the simulated run."""
 
 from __future__ import annotations
 
+import re
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 from benchmarks.scoreboard.case import Case, loaded
 from benchmarks.scoreboard.tool import Said
 from ddpsim import Budget, Finding, Verdict, explore, simulate
+from ddpsim.scenarios.records.writing import RecordFolders, write_records
+from tests.records.torchs_reader import told_by_torch
 
 EXECUTIONS = 200
 """Most schedules of a program that `Explored` looks at."""
@@ -42,6 +46,29 @@ class Explored:
         findings = shown.findings if shown else ()
         text = f"{found}\n{shown}" if found.verdict is not Verdict.FAIL else str(found)
         return _said(findings, text, start)
+
+
+class TorchReader:
+    """torch's `fr_trace` on dumps of a simulated run, in NCCL's shape: those of `ddpsim run --flight-recorder`."""
+
+    name = "fr_trace"
+    at_once = 1
+
+    def judge(self, case: Case, file: Path) -> Said:
+        """Have it read them; only that takes its time. What it raises says nothing of the program."""
+        result = simulate(loaded(file), case.size, args=(case.size,))
+        with tempfile.TemporaryDirectory() as folder:
+            write_records(result, RecordFolders(flight_recorder=Path(folder)))
+            start = time.perf_counter()
+            try:
+                text, lacks = told_by_torch(Path(folder)), False
+            except (Exception, SystemExit) as error:
+                text, lacks = f"{type(error).__name__}: {error}", True
+        return Said(lacks or _TOLD.search(text) is not None, text, seconds=time.perf_counter() - start, lacks=lacks)
+
+
+_TOLD = re.compile(r"missing ranks: |Culprit rank ")
+"""What it says besides is that it found no error."""
 
 
 def _said(findings: Iterable[Finding], text: str, start: float) -> Said:

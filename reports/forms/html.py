@@ -10,10 +10,12 @@ from typing import Any
 
 from ddpsim.reports.document import Document, Run
 from ddpsim.reports.forms.legend import signs_of
+from ddpsim.reports.forms.opening import opening_of
 from ddpsim.reports.forms.page import embedded, page
+from ddpsim.reports.forms.parting import parting_of
 from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
 from ddpsim.reports.layout.classes import shown_lanes
-from ddpsim.reports.layout.wait_layout import picture_of
+from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of
 from ddpsim.reports.printable import VERBS
 
@@ -21,13 +23,17 @@ STYLES = ("base.css", "report.css")
 SCRIPTS = (
     "data.js",
     "describe.js",
+    "folds.js",
+    "bands.js",
     "geometry.js",
     "pen.js",
     "progress.js",
     "margins.js",
+    "messages.js",
     "draw.js",
     "details.js",
     "lanes.js",
+    "compare.js",
     "scrubber.js",
     "page.js",
 )
@@ -49,8 +55,10 @@ def to_html(document: Document) -> bytes:
         "document": document,
         "runs": _in_order(document),
         "shown": shown,
+        "parting": parting_of(document),
+        "openings": [opening_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
-        "picture_of": picture_of,
+        "pictures_of": pictures_of,
         "signs_of": signs_of,
         "data": embedded(data),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddpsim.reports.document import MARKS, Run
 from ddpsim.reports.forms.view import FAMILIES, colours_of, family_of
 from ddpsim.reports.layout.mismatches import differing_calls
+from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.events import EventKind
 
 
@@ -12,11 +13,16 @@ def signs_of(run: Run) -> frozenset[str]:
     """The names of the signs that occur: families of calls, kinds of marks, and what is highlighted."""
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
+    differing = differing_calls(run).values()
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),
-        "differs": any(slot.state == "mismatched" for slot in run.slots),
-        "others": any(not differing.is_odd for differing in differing_calls(run).values()),
+        "differs": any(each.is_odd and each.side < 0 for each in differing),
+        "others": any(not each.is_odd for each in differing),
+        **{
+            f"side{side}": any(each.side % SIDES == side for each in differing if each.side >= 0)
+            for side in range(SIDES)
+        },
         "waits": bool(run.waiting),
     }
     families = {FAMILIES[family_of(call)] for call in issued}

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from rich.text import Text
 
-from ddpsim.reports.document import Run
+from ddpsim.reports.document import End, Run
 from ddpsim.reports.forms.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
 from ddpsim.reports.printable import printable
 from ddpsim.simulator.wording import rank_list
 
+_IN_MESH = re.compile(r" \([^()]*\)")
+"""Of "tp (dp 1)", what is not the dimension."""
 _SEPARATE_RANKS = 16
 """Of more, those whose rows are the same share one."""
 _MOST_ROWS = 40
 _LONGEST_LABEL = 24
 _LEAST_TEXT = 12
 """Columns for how a rank ended, if the terminal is narrow."""
+_WORDS: dict[End, str] = {
+    "waiting": "waits",
+    "returned": "returned",
+    "raised": "raised",
+    "stopped": "stopped",
+    "unknown": "",
+}
 _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 
@@ -36,16 +46,20 @@ class _Row:
     @property
     def is_telling(self) -> bool:
         """It belongs to the cause, so it is not left out."""
-        return self.lane.is_culprit or MISSING in self.cells or ODD in self.cells
+        return self.lane.is_culprit or bool({MISSING, ODD, *"123456789"} & set(self.cells))
 
 
-def narrow_lanes(run: Run, width: int) -> Text | None:
-    """The lanes with a legend, in lines of at most so many columns; None for a run without calls."""
+def narrow_lanes(run: Run, width: int, *, is_brief: bool = False) -> Text | None:
+    """The lanes with a legend, in lines of at most so many columns; None for a run without calls.
+
+    Brief ones, which stand below the diagnosis, do not say again what each rank waits in.
+    """
+    run = _by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:
         return None
     letters = letters_for(run.calls)
-    rows = _rows(run, lanes, letters)
+    rows = _rows(run, lanes, letters, is_brief=is_brief)
     shown = _chosen(rows)
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
@@ -53,15 +67,33 @@ def narrow_lanes(run: Run, width: int) -> Text | None:
     if len(shown) < len(rows):
         lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
     seen = "".join(row.cells[first : first + room] for row in shown)
-    lines += _wrapped(legend_of(run.calls, letters, seen), width)
+    lines += _wrapped([*legend_of(run.calls, letters, seen), *_sides(lanes, seen)], width)
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)
 
 
-def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[_Row]:
+def _by_dimension(run: Run) -> Run:
+    """The run with the groups of a device mesh called by their dimensions: those that do the same share a letter."""
+    if not any(rank.coordinates for rank in run.ranks):
+        return run
+    return replace(run, calls=tuple(replace(call, group=_IN_MESH.sub("", call.group)) for call in run.calls))
+
+
+def _side(side: int) -> str:
+    return str(side % 9 + 1)
+
+
+def _sides(lanes: Lanes, seen: str) -> list[str]:
+    """What the calls of each side have, where any of them may be wrong."""
+    words = {_side(item.side): item.odd for item in lanes.items if item.side >= 0}
+    return [f"{sign} {words[sign]}" for sign in sorted(words) if sign in seen]
+
+
+def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_Row]:
     """A row for each lane; for many ranks, one for all that show the same."""
-    cells, ends = _cells(run, lanes, letters), _ends(run, lanes)
+    cells = _cells(run, lanes, letters)
+    ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _ends(run, lanes)
     rows = [
         _Row(_label(lane.ranks, lane), row, end, lane, lane.ranks)
         for lane, row, end in zip(lanes.lanes, cells, ends, strict=True)
@@ -80,7 +112,8 @@ def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
     for item in lanes.items:
         call = run.calls[item.call]
         letter = letters[kind_of(call)]
-        rows[item.lane][item.column] = ODD if item.odd else letter.lower() if call.is_shadow else letter
+        odd = ODD if item.side < 0 else _side(item.side)
+        rows[item.lane][item.column] = odd if item.odd else letter.lower() if call.is_shadow else letter
     for missing in lanes.missing:
         rows[missing.lane][missing.column] = MISSING
     return ["".join(row) for row in rows]

@@ -11,7 +11,7 @@ from ddpsim.reports.forms.highlight import STYLES
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.printable import printable, printable_lines
 
-WIDTH = 120
+WIDTH = 100
 """Of report.txt."""
 
 

@@ -12,7 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 from ddpsim.reports.document import Call, Event, Run, Site
-from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes
+from ddpsim.reports.forms.source import dedented
+from ddpsim.reports.layout.folding import folds_of
+from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, Missing
+from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
@@ -50,13 +54,10 @@ def family_of(call: Call) -> int:
     return FAMILIES.index(family)
 
 
-_COLOURS = 4
-"""Of slots that never filled, beside that of the first; the sixth has that of the second again."""
-
-
 def colours_of(run: Run) -> dict[int, int]:
-    """By slot, the colour of one that never filled and that ranks wait in, so that each is told from the next."""
-    return {slot: number and (number - 1) % _COLOURS + 1 for number, slot in enumerate(run.awaited)}
+    """By slot that never filled and that ranks wait in, its colour: 0 if it is the cause, 1 if it only follows."""
+    roots = run.roots
+    return {slot: int(slot not in roots) for slot in run.awaited}
 
 
 class Texts:
@@ -91,9 +92,21 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
         "bars": [_bar(bar, number) for bar in lanes.bars],
         "numbers": None if len(kept) == len(run.events) else _numbers(run, kept),
         "slots": _slots(run, kept),
-        "missing": [list(each) for each in lanes.missing],
+        "missing": [list(each) for each in lanes.missing if not _hangs(run, lanes, each)],
+        "near": [
+            [number[each.send], number[each.receive], texts.index(each.text)]
+            for each in near_misses(run)
+            if each.send in number and each.receive in number
+        ],
+        "folds": [[first, last, what, why] for first, last, what, why in folds_of(run, lanes, marked)],
         "marked": None if marked is None else number.get(marked),
     }
+
+
+def _hangs(run: Run, lanes: Lanes, missing: Missing) -> bool:
+    """True of half a message whose rank waits in another call: the half that is there hangs in the air."""
+    issues = run.slots[missing.slot].issues
+    return bool(issues) and run.issued(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 
 
 def _lane(lane: Lane, texts: Texts) -> dict[str, Any]:
@@ -115,17 +128,8 @@ def _site(site: Site) -> dict[str, Any]:
         "line": site.line,
         "function": site.function,
         "first": site.first,
-        "source": _dedented(site.source),
+        "source": dedented(site.source),
     }
-
-
-def _dedented(lines: Sequence[str]) -> list[str]:
-    """The lines without the white space that all of them begin with: there is little room for them."""
-    written = [line for line in lines if line.strip()]
-    shared = 0
-    while written and len(found := {line[: shared + 1] for line in written}) == 1 and found.pop().isspace():
-        shared += 1
-    return [line[shared:] for line in lines]
 
 
 def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
@@ -175,6 +179,7 @@ def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> di
         "column": [item.column for item in items],
         "beside": [[index, texts.index(item.beside)] for index, item in enumerate(items) if item.beside],
         "odd": [[index, texts.index(item.odd)] for index, item in enumerate(items) if item.odd],
+        "side": [[index, item.side % SIDES] for index, item in enumerate(items) if item.side >= 0],
     }
 
 

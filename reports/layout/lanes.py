@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from ddpsim.reports.document import End, Event, Rank, Run
 from ddpsim.reports.layout.columns import Columns, columns_of
-from ddpsim.reports.layout.mismatches import differing_calls
+from ddpsim.reports.layout.mismatches import Differing, differing_calls
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
+
+_ALIKE = Differing("", is_odd=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Item(NamedTuple):
     """What is different about it, if the slot's calls differ and it is one of the odd ones."""
     beside: str = ""
     """The same of one that is not odd."""
+    side: int = -1
+    """Which side it is on where any of them may be wrong; else -1."""
 
 
 class Mark(NamedTuple):
@@ -159,9 +163,9 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
         if event.kind is not EventKind.ISSUE or event.call is None or index not in columns.column:
             continue
         stands = columns.column[index], columns.arrival[index]
-        text, is_odd = differing.get(index, ("", False))
+        text, is_odd, side = differing.get(index, _ALIKE)
         words = (text, "") if is_odd else ("", text)
-        items.append(Item(index, lane_of[index], event.call, slot_of[index], *stands, *words))
+        items.append(Item(index, lane_of[index], event.call, slot_of[index], *stands, *words, side))
     return tuple(items)
 
 

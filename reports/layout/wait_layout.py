@@ -21,7 +21,10 @@ _SMALL_LETTER = 6.4
 _BOX_HEIGHT = 42.0
 _PILE = 5.0
 _GAP = 130.0
-"""Between layers: an edge's label has to stand there."""
+"""Between layers, at least: an edge's label has to stand there."""
+_UPRIGHT_GAP = 44.0
+"""The same between layers that stand below each other."""
+_MOST_UPRIGHT = 12
 _ROW = 64.0
 _BETWEEN = 36.0
 """Between boxes of a circle that stand beside each other."""
@@ -79,10 +82,31 @@ def picture_of(graph: WaitGraph) -> Picture:
     """Where everything of the graph stands; of a large one some is folded."""
     graph = folded(graph)
     widths = [_width(node) for node in graph.nodes]
-    centres = _centres(graph, widths)
+    return _drawn(graph, widths, _centres(graph, widths))
+
+
+def pictures_of(graph: WaitGraph) -> dict[str, Picture]:
+    """The picture, by what it is for: "any" screen, or one that is "wide" or "narrow" where those have their own."""
+    upright = _upright_picture_of(graph)
+    return {"any": picture_of(graph)} if upright is None else {"wide": picture_of(graph), "narrow": upright}
+
+
+def _upright_picture_of(graph: WaitGraph) -> Picture | None:
+    """The same with its layers below each other, for a narrow screen; None where that is no narrower: in a circle."""
+    graph = folded(graph)
+    if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
+        return None
+    widths = [_width(node) for node in graph.nodes]
+    across = (max(widths) + _BETWEEN) / _ROW
+    down = (_BOX_HEIGHT + _UPRIGHT_GAP) / (max(widths) + _gap(graph))
+    centres = [(y * across, x * down) for x, y in _centres(graph, widths)]
+    return _drawn(graph, widths, centres, is_upright=True)
+
+
+def _drawn(graph: WaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
-    arrows = tuple(_arrow(edge, boxes, graph) for edge in graph.edges)
+    arrows = tuple(_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
     left = min([0.0, *(_span(arrow)[0] for arrow in arrows)]) - 12
     right = max([*(box.x + box.width / 2 for box in boxes), *(_span(arrow)[1] for arrow in arrows)]) + 12
     top = min([*(box.y - box.height / 2 for box in boxes), *(arrow.y - 14 for arrow in arrows)]) - 6
@@ -103,14 +127,15 @@ def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
     """The centres: the circle in the middle, the others in columns beside it, near those that they are joined with."""
     layers = _layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0
-    across, down = _radii(len(graph.cycle), max(widths))
+    gap = _gap(graph)
+    across, down = _radii(len(graph.cycle), max(widths), gap)
     placed = _on_circle(graph.cycle, across, down)
     rest = [node for node in range(len(layers)) if node not in placed]
     if placed:
         tied = [node for node in rest if layers[node] == middle]
         placed |= {node: (0.0, down + (row + 1.5) * _ROW) for row, node in enumerate(tied)}
     for distance in sorted({abs(layers[node] - middle) for node in rest if node not in placed}):
-        aside = across + distance * (max(widths) + _GAP)
+        aside = across + distance * (max(widths) + gap)
         columns: dict[float, list[tuple[float, int]]] = {}
         for node in (each for each in rest if abs(layers[each] - middle) == distance):
             to_x, to_y = _near(node, graph, placed)
@@ -145,13 +170,18 @@ def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Po
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
 
 
-def _radii(count: int, width: float) -> tuple[float, float]:
+def _gap(graph: WaitGraph) -> float:
+    """Between layers: so much that the longest label has room."""
+    return max([_GAP, *(_SMALL_LETTER * len(_short(edge.label)) + 24 for edge in graph.edges)])
+
+
+def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
     """Half the width and height of a circle with room for so many boxes, and for labels between them.
 
     Of two that follow each other one stands to the side of the other, or below it: at 45 degrees both, hence the root.
     """
     if count <= 2:
-        return (width + _GAP) / 2 * (count == 2), 0.0
+        return (width + gap) / 2 * (count == 2), 0.0
     chord = math.sqrt(2) * math.sin(math.pi / count)
     return (width + _BETWEEN) / chord, _ROW / chord
 
@@ -166,7 +196,7 @@ def _layers(graph: WaitGraph) -> list[int]:
     return layers
 
 
-def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
+def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, *, is_upright: bool) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
@@ -179,6 +209,16 @@ def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
     if edge.source in graph.cycle and edge.target in graph.cycle and len(graph.cycle) > 2:
         circle = [boxes[node] for node in graph.cycle]
         return _clear(Arrow(edge, _short(edge.label), path, *_outside(x, y, circle)), circle)
+    if is_upright:
+        is_left = is_mutual and across[0] < 0
+        return Arrow(
+            edge,
+            _short(edge.label),
+            path,
+            round(x + (-8 if is_left else 8), 1),
+            round(y + 4, 1),
+            "end" if is_left else "start",
+        )
     below = 18 if is_mutual and bend * across[1] > 0 else -7
     return Arrow(edge, _short(edge.label), path, round(x, 1), round(y + below, 1), "middle")
 

@@ -18,6 +18,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.debug import debug
 from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
@@ -31,12 +32,14 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import shadow
+from ddpsim.simulator.torch_version import complaint
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
     "run": run,
     "explore": explore,
     "fuzz": fuzz,
     "replay": replay,
+    "debug": debug,
     "shrink": shrink,
 }
 """The commands that take programs."""
@@ -74,6 +77,9 @@ def _status_of(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
         return Status.INTERRUPTED
     except Exception as error:
+        if type(error).__name__ == "BdbQuit":  # of bdb, which only a debugger loads
+            output.note("a debugger has ended the run")
+            return Status.INTERRUPTED
         message = _usage_message(error)
         if message is None:
             raise
@@ -110,6 +116,7 @@ def ddpsim(
 app.command("list", epilog="Example: ddpsim list --tag join")(list_)
 app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size 8 --policy random --seed 3")(run)
 app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(replay)
+app.command(epilog="Example: ddpsim debug uneven-inputs-without-join --finding")(debug)
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
@@ -132,6 +139,8 @@ def _leave_quietly() -> None:
 def _usage_message(error: Exception) -> str | None:
     """One line for an error of the caller's; None for any other error."""
     if isinstance(error, ImportError) and (line := shadow()):  # a file beside the program, which is found by now
+        return line
+    if isinstance(error, (ImportError, AttributeError)) and (line := complaint()):  # torch lacks what we import
         return line
     # typer carries a copy of click or imports it, depending on its version: its errors are known by what they have.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,9 +14,12 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.records.record import RecordError
 from ddpsim.simulator.wording import listed
 
 if TYPE_CHECKING:
+    from ddpsim.scenarios.records.reading import Found
     from ddpsim.simulator.records.diagnosis import Diagnosis
     from ddpsim.simulator.result import Result
 
@@ -22,7 +29,10 @@ _MOST_NOTES = 12
 def diagnose(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Records: files, folders, patterns, tar or zip archives."),
+        typer.Argument(
+            metavar="PATH...",
+            help="Records: files, folders, patterns, tar or zip archives. With --torchrun the words of a command.",
+        ),
     ],
     world_size: Annotated[
         int | None,
@@ -36,6 +46,29 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
+    program: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run the program of the job on virtual ranks, and say where its calls first differ from the records: "
+            "--program 'train.py --epochs 2'",
+            show_default=False,
+        ),
+    ] = None,
+    torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--torchrun",
+            help="Run a job on this machine with the recorder on, end it when nothing moves, and diagnose its records: "
+            "--torchrun -- torchrun --nproc-per-node 4 train.py",
+        ),
+    ] = False,
+    quiet: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With --torchrun: so long may nothing move.", min=1)
+    ] = 10.0,
+    limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With --torchrun: so long may the job run.", min=1)
+    ] = 600.0,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -53,32 +86,67 @@ def diagnose(
         from ddpsim.scenarios.shrinking.saved import check_free
 
         check_free(write_test, "--write-test")
-    found = found_in(paths)
+    found, ended = _of_job(paths, quiet, limit) if torchrun else (found_in(paths), [])
     diagnosis = diagnose(job_of(found.records, world_size))
     result = _result(diagnosis, with_trace=report is not None or opens)
     name = " ".join(paths)
-    notes = [*(f"left out {each}" for each in found.left_out), *diagnosis.notes]
+    notes = [*ended, *(f"left out {each}" for each in found.left_out), *diagnosis.notes]
     with reporting(report, opens=opens) as reported:
         output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
-        if notes:
-            shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
-            output.show("\n" + "\n".join(f"note  {note}" for note in shown))
+        _show_notes(notes)
         if write_test is not None:
             output.show(f"\n{written_scenario(diagnosis, name, write_test)}")
-        reported.add_records(result, name, _head(diagnosis).partition("  ")[2], notes)
+        if program is not None:
+            _show_beside(diagnosis, program)
+        reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
     return _STATUS[diagnosis.verdict.value]
 
 
 _STATUS = {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}
 
 
+def _show_notes(notes: Sequence[str]) -> None:
+    shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
+    if shown:
+        output.show("\n" + "\n".join(f"note  {note}" for note in shown))
+
+
+def _show_beside(diagnosis: Diagnosis, program: str) -> None:
+    """Run the program of the job, and say where its calls first differ from the records."""
+    from ddpsim.scenarios.records.own_program import run_beside
+
+    with redirect_stdout(sys.stderr):  # what the program prints
+        told = run_beside(diagnosis.job, program)
+    output.show(f"\n{told}")
+
+
+def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[Found, list[str]]:
+    """The records of a job that is run for them, and how it ended."""
+    from ddpsim.scenarios.records.live.job import watched
+    from ddpsim.scenarios.records.reading import found_in
+
+    with TemporaryDirectory() as folder:
+        ended = watched(words, Path(folder), quiet_seconds=quiet_seconds, limit_seconds=limit_seconds)
+        try:
+            return found_in([f"{folder}/rank_*"]), [ended.why]
+        except RecordError as error:
+            raise UsageError(
+                f"{ended.why}, and left no record, expected ranks that torchrun starts and that make a process group"
+            ) from error
+
+
 def _head(diagnosis: Diagnosis) -> str:
     """What was read."""
     records = diagnosis.job.records.values()
-    calls = sum(len(record.calls) for record in records)
+    calls = sum(len(record.course.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
-    return f"world size {diagnosis.job.world_size}  {count} records of {forms}  {calls} calls"
+    size = diagnosis.job.world_size
+    return f"world size {size}  {_counted(count, 'record')} of {forms}  {_counted(calls, 'call')}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _text(result: Result, diagnosis: Diagnosis) -> str:

@@ -15,7 +15,7 @@ from ddpsim.simulator.errors import ReplayError, UsageError
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
 
-_WITHOUT = ("-h", "--help", "processes", "--transport=processes")
+_WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
 
 
 def start_servers(words: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
     BackendName,
+    ChakraFolder,
     Checks,
     ClogFolder,
     Faults,
@@ -37,11 +38,13 @@ from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, option_text
 
 if TYPE_CHECKING:
     from ddpsim import Exploration, Progress
     from ddpsim.reports.document import Document
+    from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
 
@@ -77,23 +80,27 @@ def explore(
     opens: Opens = False,
     flight_recorder: FlightRecorderFolder = None,
     clog: ClogFolder = None,
+    chakra: ChakraFolder = None,
 ) -> int:
     """Run a scenario, or a function of yours, under many schedules, until one fails or all are covered.
 
     Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 if the budget ran out first.
     """
-    from ddpsim import Budget
-    from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.running.exploring import explore_scenario
-    from ddpsim.scenarios.running.run_as import RunAs
+    with without_collections():
+        from ddpsim import Budget
+        from ddpsim.scenarios.engines import Engine
+        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.records.writing import RecordFolders
+        from ddpsim.scenarios.running.exploring import explore_scenario
+        from ddpsim.scenarios.running.run_as import RunAs
 
     run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
     scenario = run_as.applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
-    check_records(flight_recorder, clog, transport=transport)
+    records = RecordFolders(flight_recorder, clog, chakra)
+    check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
@@ -110,14 +117,11 @@ def explore(
                 check_determinism=check_determinism,
                 on_progress=on_progress,
             )
-        output.show(f"{exploration}\n")
-        status, text = _judgement(scenario.expected_by(chosen), exploration)
-        output.show(text)
+        how = by_text(chosen) + how_text(transport, policy, seed)
+        status = _told(scenario, chosen, exploration, how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
-        leave_records(flight_recorder, clog, exploration.first_failure)
-        how = by_text(chosen) + how_text(transport, policy, seed)
-        reported.add_exploration(lambda: _document(scenario, exploration, how, status, text))
+        leave_records(records, exploration.first_failure)
     return status
 
 
@@ -127,16 +131,20 @@ def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) ->
     from ddpsim.simulator.rank_processes.program import Program
 
     check_free(path)
-    if scenario.added_faults:
-        raise UsageError(
-            f"output is {str(path)!r}, beside --fault, which no file of a function or program can say: leave one of "
-            "them out, as the replay line has all"
-        )
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
         raise UsageError(
             f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "
             "function can say: leave one of them out, as the replay line has all; or give --alike"
         )
+
+
+def _told(scenario: Scenario, engine: Engine, exploration: Exploration, how: str, report: Report) -> Status:
+    """Say what came of it, on the terminal and in the report."""
+    output.show(f"{exploration}\n")
+    status, text = _judgement(scenario.expected_by(engine), exploration)
+    output.show(text)
+    report.add_exploration(lambda: _document(scenario, exploration, how, status, text))
+    return status
 
 
 def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:

@@ -14,6 +14,7 @@ from ddpsim.scenarios.cli.options import (
     BackendName,
     BothOrEngine,
     Checks,
+    Faults,
     Gpus,
     IsolationName,
     OneAtATime,
@@ -66,6 +67,7 @@ def fuzz(
     backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
+    faults: Faults = None,
     documented: Annotated[
         bool,
         typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
@@ -89,67 +91,58 @@ def fuzz(
     What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
     3 nothing could be run.
     """
-    from ddpsim.scenarios.cli.found import report_found
-    from ddpsim.scenarios.fuzzing.campaign import check_budget, run_campaign
+    from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
     from ddpsim.scenarios.fuzzing.named import default_engine
-    from ddpsim.scenarios.fuzzing.summary import summary
     from ddpsim.scenarios.running.run_as import RunAs
 
-    _check_alone(name, generate=generate, documented=documented)
-    _check_named(
-        name,
-        {
-            "--world-size": world_size,
-            "--isolation": isolation,
-            "--gpus": gpus,
-            "--check": check,
-            "--backend-semantics": backend_semantics,
-            "--alike": alike or None,
-            "--preload": preload,
-            "--one-at-a-time": one_at_a_time or None,
-        },
+    own = RunAs(
+        isolation,
+        gpus,
+        check,
+        alike,
+        preload or (),
+        one_at_a_time,
+        poison is not False,
+        backend_semantics,
+        faults or (),
     )
+    _check_together(name, own, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison is not False, backend_semantics)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
-    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
+    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, own)
     check_budget(plan, seconds)
     check_folder(corpus)
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
-        if name is not None and (status := _first_look(name, plan, seconds, reported)) is not None:
-            return status
-        with output.bar("fuzzing", seconds, _where) as on_progress:
-            campaign = run_campaign(
-                plan,
-                seconds=seconds,
-                workers=workers,
-                corpus=corpus,
-                on_tried=lambda tried: output.show(str(tried)),
-                on_progress=on_progress,
-            )
-        output.show(summary(campaign))
-        report_found(campaign, reported)
-    return _status(campaign)
+        return _fuzz(plan, seconds, workers, corpus, reported)
 
 
-def _check_alone(name: str | None, *, generate: bool, documented: bool) -> None:
+def _check_together(
+    name: str | None, run_as: RunAs, world_size: int | None, *, generate: bool, documented: bool
+) -> None:
+    """Raise UsageError for options that go only with a name, or only without one."""
     from ddpsim import UsageError
 
+    of_a_name = {
+        "--world-size": world_size is not None,
+        "--isolation": run_as.isolation is not None,
+        "--gpus": run_as.gpus is not None,
+        "--check": run_as.check is not None,
+        "--backend-semantics": run_as.backend_semantics is not None,
+        "--alike": run_as.alike,
+        "--preload": bool(run_as.preload),
+        "--one-at-a-time": run_as.one_at_a_time,
+        "--fault": bool(run_as.faults),
+    }
+    for option, is_said in of_a_name.items():
+        if name is None and is_said:
+            raise UsageError(f"found {option} without NAME, but what is drawn has its own: leave it out")
     if name is not None and generate:
         raise UsageError(f"found NAME {name!r} beside --generate, expected one of them: leave out the other")
     if name is not None and documented:
         raise UsageError(
             f"found NAME {name!r} beside --documented, which is about what is drawn: leave out one of them"
         )
-
-
-def _check_named(name: str | None, options: dict[str, object]) -> None:
-    from ddpsim import UsageError
-
-    for option, value in options.items():
-        if name is None and value is not None:
-            raise UsageError(f"found {option} without NAME, but what is drawn has its own: leave it out")
 
 
 def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
@@ -179,8 +172,30 @@ def _plan(
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
     saved_as = saved_name(name, corpus)
-    sizes = world_sizes(load(name), world_size)
+    sizes = world_sizes(run_as.applied_to(load(name)), world_size)
     return Plan(seed, engines, executions, name, saved_as, run_as, sizes)
+
+
+def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
+    """The campaign, or what is said at once where there is nothing to search for."""
+    from ddpsim.scenarios.cli.found import report_found
+    from ddpsim.scenarios.fuzzing.campaign import run_campaign
+    from ddpsim.scenarios.fuzzing.summary import summary
+
+    if plan.name and (status := _first_look(plan.name, plan, seconds, report)) is not None:
+        return status
+    with output.bar("fuzzing", seconds, _where) as on_progress:
+        campaign = run_campaign(
+            plan,
+            seconds=seconds,
+            workers=workers,
+            corpus=corpus,
+            on_tried=lambda tried: output.show(str(tried)),
+            on_progress=on_progress,
+        )
+    output.show(summary(campaign))
+    report_found(campaign, report)
+    return _status(campaign)
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
@@ -194,7 +209,9 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     for engine in plan.engines:
         with own_arguments(scenario, fuzz) as own:
             look = first_look(own, engine, left, world_size=size) if left > 0 else None
-        if look is None:
+        if not isinstance(look, AlwaysFails):
+            if look is not None and look.not_struck:
+                output.show(f"note  in the first that passed {look.not_struck}")
             return None
         found.append(look)
         left = deadline - time.monotonic()

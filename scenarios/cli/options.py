@@ -72,7 +72,7 @@ Poison = Annotated[
     bool | None,
     typer.Option(
         "--poison/--no-poison",
-        help="Let the tensors of a call that is not waited for hold NaN, or the largest number of their type.  "
+        help="Let the tensors of a call that is not waited for hold NaN, or about the largest number of their type.  "
         "[default: yes in explore and fuzz]",
         show_default=False,
     ),
@@ -205,6 +205,16 @@ ClogFolder = Annotated[
         parser=_folder,
         metavar="DIR",
         help="Write what torchcomms' clog would have left into this folder: a log of each rank.",
+        show_default=False,
+    ),
+]
+ChakraFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--chakra",
+        parser=_folder,
+        metavar="DIR",
+        help="Write Chakra execution traces into this folder, one of each rank: for those who simulate speed.",
         show_default=False,
     ),
 ]

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-_TAKE_PROGRAMS = ("run", "explore", "fuzz", "replay", "shrink")
+_TAKE_PROGRAMS = ("run", "explore", "fuzz", "replay", "debug", "shrink")
 _TOKEN = re.compile(r"s\d+:")
 
 

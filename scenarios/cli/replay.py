@@ -10,6 +10,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     BackendName,
+    ChakraFolder,
     Checks,
     ClogFolder,
     Faults,
@@ -32,9 +33,12 @@ from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.stepping import show_steps
+from ddpsim.simulator.imports import without_collections
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.model import Expectation
+    from ddpsim.scenarios.cli.reporting import Report
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.model import Expectation, Scenario
     from ddpsim.scenarios.running.replaying import Replayed
     from ddpsim.simulator.transcript import Line
 
@@ -76,16 +80,19 @@ def replay(
     opens: Opens = False,
     flight_recorder: FlightRecorderFolder = None,
     clog: ClogFolder = None,
+    chakra: ChakraFolder = None,
 ) -> int:
     """Run a scenario again exactly as a report recorded it.
 
     The report ends with the command to paste. Of a run that no longer offers what was recorded both sides are shown,
     and --report has how it went on.
     """
-    from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.running.replaying import replay_run
-    from ddpsim.scenarios.running.run_as import RunAs
+    with without_collections():
+        from ddpsim.scenarios.engines import Engine
+        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.records.writing import RecordFolders
+        from ddpsim.scenarios.running.replaying import replay_run
+        from ddpsim.scenarios.running.run_as import RunAs
 
     scenario = RunAs(
         isolation,
@@ -99,7 +106,8 @@ def replay(
     ).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
-    check_records(flight_recorder, clog, transport=transport)
+    records = RecordFolders(flight_recorder, clog, chakra)
+    check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
         start = time.perf_counter()
         with own_arguments(scenario, replay) as own:
@@ -109,14 +117,30 @@ def replay(
         seconds = time.perf_counter() - start
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
-        status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)
-        if status is Status.USAGE_ERROR:
-            output.note(str(replayed.error))
-        else:
-            start_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
-            output.show(f"{chr(10) * is_stepping}{start_line}\n\n{replayed.result}\n\n{text}")
-        leave_records(flight_recorder, clog, replayed.result)
-        reported.add_run(scenario, chosen, replayed.result, status, text, how="replayed", seconds=seconds)
+        above = "\n" * is_stepping
+        status = _told(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
+        leave_records(records, replayed.result)
+    return status
+
+
+def _told(
+    scenario: Scenario,
+    engine: Engine,
+    replayed: Replayed,
+    seconds: float,
+    report: Report,
+    *,
+    is_strict: bool,
+    above: str,
+) -> Status:
+    """Say what came of it, on the terminal and in the report."""
+    status, text = _judgement(scenario.expected_by(engine), replayed, is_strict=is_strict)
+    if status is Status.USAGE_ERROR:
+        output.note(str(replayed.error))
+    else:
+        start_line = f"{head(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
+        output.show(f"{above}{start_line}\n\n{replayed.result}\n\n{text}")
+    report.add_run(scenario, engine, replayed.result, status, text, how="replayed", seconds=seconds)
     return status
 
 

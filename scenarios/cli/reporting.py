@@ -6,6 +6,8 @@ only if somebody wants one.
 
 from __future__ import annotations
 
+import shutil
+import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from ddpsim.reports.index import Entry, Row
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
+
+_WIDTH = 100
+"""Columns of lanes that go to no terminal."""
 
 
 @contextmanager
@@ -45,6 +50,18 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
         elif made is not None and folder is None:  # nobody asked for it, and it is empty
             with suppress(OSError):
                 made.rmdir()
+
+
+def show_lanes(result: Result) -> None:
+    """Print a lane for each rank of a run, no wider than the terminal; nothing of one that made no call."""
+    from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+    from ddpsim.reports.making.result import run_of
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    drawn = narrow_lanes(run_of(result), width, is_brief=True)
+    if drawn is not None:
+        output.show_styled(drawn)
+        output.show("")
 
 
 def _made(folder: Path | None, *, opens: bool) -> Path | None:

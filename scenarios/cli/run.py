@@ -14,6 +14,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
     BackendNames,
+    ChakraFolder,
     Checks,
     ClogFolder,
     Faults,
@@ -40,9 +41,10 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.recording import check_records, leave_records
-from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.reporting import reporting, show_lanes
 from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
 from ddpsim.scenarios.cli.status import worst
+from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 
 if TYPE_CHECKING:
@@ -85,15 +87,21 @@ def run(
     steps: Annotated[
         int | None, typer.Option(help="Stop after so many steps: unknown.  [default: 10000000]", show_default=False)
     ] = None,
+    lanes: Annotated[
+        bool, typer.Option("--lanes", help="Draw a lane for each rank, a letter a call, under what was found.")
+    ] = False,
     report: ReportFolder = None,
     opens: Opens = False,
     flight_recorder: FlightRecorderFolder = None,
     clog: ClogFolder = None,
+    chakra: ChakraFolder = None,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.running.run_as import RunAs
-    from ddpsim.scenarios.running.runner import run_scenario
+    with without_collections():
+        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.records.writing import RecordFolders
+        from ddpsim.scenarios.running.run_as import RunAs
+        from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
         return run_scenario(
@@ -115,10 +123,12 @@ def run(
     backends = backends_named(backend_semantics, scenario.backend_semantics)
     how = how_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
-    check_records(flight_recorder, clog, runs=runs * len(drawn or (seed,)), transport=transport)
+    records = RecordFolders(flight_recorder, clog, chakra)
+    check_records(records, runs=runs * len(drawn or (seed,)), transport=transport)
     with reporting(report, opens=opens, title=name if runs > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
-        return _run(cases, transport, how, run_once, drawn, reported, partial(leave_records, flight_recorder, clog))
+        leave = partial(leave_records, records)
+        return _run(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
 
 
 def _seeds(seeds: str, policy: str | None, seed: int) -> range:
@@ -147,6 +157,8 @@ def _run(
     seeds: range | None,
     report: Report,
     leave: Callable[[Result], None],
+    *,
+    with_lanes: bool,
 ) -> int:
     from ddpsim.scenarios.cli.judgement import judge
 
@@ -167,6 +179,8 @@ def _run(
             found.setdefault(scenario.backend_semantics, []).append(result)
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
             output.show(f"{result}\n" if outcomes is None else outcomes.text)
+            if with_lanes:
+                show_lanes(result)
             output.show(judgement.line)
             leave(result)
             statuses.append(judgement.status)

@@ -15,6 +15,7 @@ from ddpsim.scenarios.cli.options import (
     Alike,
     BackendName,
     Checks,
+    Faults,
     Gpus,
     IsolationName,
     Name,
@@ -28,6 +29,7 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import RUNNING, listed
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def shrink(
     backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
+    faults: Faults = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[Path | None, saved_as("Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
@@ -69,21 +72,29 @@ def shrink(
     Fewer ranks, fewer iterations or calls, plainer options, fewer switches: as long as it fails with the same finding.
     Exit status: 0 saved, 1 it does not fail each time, 2 usage error.
     """
-    from ddpsim import Budget, Verdict
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.running.run_as import RunAs
-    from ddpsim.scenarios.running.runner import run_scenario
-    from ddpsim.scenarios.shrinking.saved import check_free, default_path
-    from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
+    with without_collections():
+        from ddpsim import Budget
+        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.running.run_as import RunAs
+        from ddpsim.scenarios.shrinking.saved import check_free, default_path
+        from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
     own = run_as.applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
+    return _outcome(shrunk, name, path)
+
+
+def _outcome(shrunk: ShrunkScenario, name: str, path: Path) -> Status:
+    """Save what came of it, and tell what that file does when it is run."""
+    from ddpsim import Verdict
+    from ddpsim.scenarios.running.runner import run_scenario
+
     result = None
     if shrunk.end.value != "flaky":
         _save(shrunk.scenario, name, path)

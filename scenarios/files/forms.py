@@ -12,6 +12,7 @@ from msgspec import Meta
 from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
+from ddpsim.scenarios.training.parallel import Parallel, Wrapper
 from ddpsim.scenarios.training.training import (
     LARGEST,
     MOST,
@@ -39,6 +40,13 @@ class Dtype(str, Enum):
     FLOAT64 = "float64"
 
 
+class MixedPrecision(str, Enum):
+    """What parameters can be gathered in, and gradients reduced."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 class Check(str, Enum):
     """What is compared besides."""
 
@@ -49,6 +57,7 @@ class Check(str, Enum):
 
 _Count = Annotated[int, Meta(ge=0, le=MOST)]
 _Rows = Annotated[int, Meta(ge=1, le=MOST)]
+_Norm = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 _Table = dict[str, Any]
 
 
@@ -119,6 +128,7 @@ class ScenarioForm(Form, frozen=True):
     poison: bool | None = None
     backend_semantics: Literal["gloo", "nccl", "in-order", "eager-send", "lazy-connect"] | None = None
     check: Check | None = None
+    fault: tuple[FaultTable, ...] | FaultTable = ()
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     recorded: RecordedOutcome | None = None
@@ -126,7 +136,13 @@ class ScenarioForm(Form, frozen=True):
 
 
 class TrainingForm(
-    ScenarioForm, frozen=True, rename={"averages_buffers": "average_buffers", "reduces_loss": "reduce_loss"}
+    ScenarioForm,
+    frozen=True,
+    rename={
+        "averages_buffers": "average_buffers",
+        "reduces_loss": "reduce_loss",
+        "recomputes": "activation_checkpointing",
+    },
 ):
     """A file of a declared training."""
 
@@ -140,13 +156,29 @@ class TrainingForm(
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
     reduces_loss: bool = False
+    wrapper: Wrapper = Wrapper.DDP
+    parallel: Parallel | None = None
+    accumulation: Annotated[int, Meta(ge=1, le=MOST)] = 1
+    mixed_precision: MixedPrecision | None = None
+    recomputes: bool = False
+    clip_norm: Annotated[_Norm | None, Meta(extra={"expected": "a number above 0"})] = None
     engine: _Table = {}
     exception: tuple[Exceptional, ...] | Exceptional = ()
-    fault: tuple[FaultTable, ...] | FaultTable = ()
     expect: ExpectedOfTraining | None = None
 
 
-ALIKE = ("rows", "seed", "communication_hook", "averages_buffers", "reduces_loss")
+ALIKE = (
+    "rows",
+    "seed",
+    "communication_hook",
+    "averages_buffers",
+    "reduces_loss",
+    "wrapper",
+    "parallel",
+    "accumulation",
+    "recomputes",
+    "clip_norm",
+)
 """Fields that a training has, too, and that mean the same there."""
 
 

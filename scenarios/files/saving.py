@@ -21,6 +21,8 @@ from ddpsim.scenarios.files.forms import (
     Expected,
     ExpectedOfEngine,
     ExpectedOfTraining,
+    FaultTable,
+    MixedPrecision,
     OtherForm,
     ProgramForm,
     RankTable,
@@ -72,12 +74,23 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "tags": scenario.tags,
         "reports": scenario.reports,
     }
-    built = msgspec.to_builtins(_form(scenario, said))
-    # In the order above: a form that declares one of these keys anew has it further down.
-    values = {key: built[key] for key in dict.fromkeys((*said, *built)) if key in built}
+    built = msgspec.to_builtins(_form(scenario, said | {"fault": _faults(scenario)}))
+    # In the order above, as a form that declares one of these keys anew has it further down; and tables come last.
+    order = (*said, *(key for key in built if key not in _LAST), *_LAST)
+    values = {key: built[key] for key in dict.fromkeys(order) if key in built}
     for rank in values.get("rank", ()):
         rank["steps"] = _lines(rank["steps"])
     return tomlkit.dumps(values)
+
+
+_LAST = ("fault", "expect")
+
+
+def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
+    """Those that the file has to say: what is run by its name has its own."""
+    is_value = training_in(scenario) is not None or program_in(scenario) is not None
+    said = scenario.faults if is_value else scenario.added_faults
+    return tuple(form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind)
 
 
 def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
@@ -111,16 +124,19 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
         network=networks[0] if len(networks) == 1 else networks,
         iterations=rule.start if isinstance(rule, Rule) and rule == Rule(rule.start) else rule,
         dtype=Dtype(str(training.dtype).removeprefix("torch.")),
+        mixed_precision=_mixed_precision(training),
         join=True if training.join == JoinTerms() else training.join or False,
         optimizer=training.optimizer,
         engine=dict(training.engine_options),
         exception=training.exceptions,
-        fault=tuple(
-            form(**dataclasses.asdict(each)) for each in scenario.faults for form, kind in FAULTS if type(each) is kind
-        ),
         expect=None if expect == ExpectedOfTraining() else expect,
         **{name: getattr(training, name) for name in ALIKE},
     )
+
+
+def _mixed_precision(training: Training) -> MixedPrecision | None:
+    dtype = training.mixed_precision
+    return None if dtype is None else MixedPrecision(str(dtype).removeprefix("torch."))
 
 
 def _program(program: Program, said: dict[str, Any]) -> ProgramForm:

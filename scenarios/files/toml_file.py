@@ -48,13 +48,14 @@ from ddpsim.scenarios.files.forms import (
 from ddpsim.scenarios.files.program_line import with_path
 from ddpsim.scenarios.files.toml_source import TomlFile, open_toml
 from ddpsim.scenarios.files.toml_training import check_ranks, each_of, training_in
-from ddpsim.scenarios.files.value_scenarios import of_program
+from ddpsim.scenarios.files.value_scenarios import of_program, program_of_training
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.training import oracle, trainer
+from ddpsim.scenarios.training import oracle
 from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.choices import choices_in
 from ddpsim.simulator.errors import ReplayError
+from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.program_json import FORMAT, program_of
 from ddpsim.simulator.programs.program_json import VERSION as JSON_VERSION
 
@@ -105,8 +106,11 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
         file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
+    faults = _faults(file, form, scenario.world_size)
     return replace(
         scenario,
+        faults=(*scenario.faults, *faults),
+        added_faults=(*scenario.added_faults, *faults) if isinstance(form, OtherForm) else (),
         engine=form.runs_on or scenario.engine,
         choices=choices,
         isolation=form.isolation or scenario.isolation,
@@ -120,17 +124,21 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
     )
 
 
+def _faults(file: TomlFile, form: ScenarioForm, world_size: int) -> tuple[Fault, ...]:
+    """What the file says goes wrong. A program that says itself how many ranks it starts has no world size yet."""
+    said = list(each_of(form.fault, "fault"))
+    for path, each in said:
+        if 0 < world_size <= each.rank:
+            file.contradict(*path, "rank", says=f"is {each.rank}, expected a rank below world_size = {world_size}")
+    return tuple(kind(**structs.asdict(own)) for _, own in said for table, kind in FAULTS if type(own) is table)
+
+
 def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     """A declared training."""
     world_size = form.world_size or 4
     training = training_in(file, form, world_size)
     expect = form.expect or ExpectedOfTraining()
     expected, under_ddp = _expectations(file, expect, world_size)
-    faults = list(each_of(form.fault, "fault"))
-    for path, fault in faults:
-        if fault.rank >= world_size:
-            says = f"is {fault.rank}, expected a rank below world_size = {world_size}"
-            file.contradict(*path, "rank", says=says)
     if expect.oracle:
         _check_oracle(file, training, world_size)
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
@@ -141,14 +149,13 @@ def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     fixed = None if training.fits_every_world and not blames and not names_ranks else world_size
     return Scenario(
         **_description(file, form),
-        program=trainer.train,
+        program=program_of_training(training),
         expected=expected,
         expected_under_ddp=under_ddp,
         world_size=world_size,
         min_world_size=fixed or min(2, world_size),
         max_world_size=fixed,
         args=(training,),
-        faults=tuple(kind(**structs.asdict(own)) for _, own in faults for table, kind in FAULTS if type(own) is table),
         reference=partial(by_oracle, training) if expect.oracle else None,
     )
 

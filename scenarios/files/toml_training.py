@@ -19,6 +19,7 @@ from ddpsim.scenarios.files.forms import ALIKE, NETWORKS, TrainingForm
 from ddpsim.scenarios.files.toml_source import TomlFile
 from ddpsim.scenarios.models import Network, OptionError, outline
 from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.scenarios.training.training import (
     MOST,
     Exceptional,
@@ -55,13 +56,17 @@ def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training
         join=join if isinstance(join, JoinTerms) else JoinTerms() if join else None,
         optimizer=optimizer if isinstance(optimizer, OptimizerChoice) else OptimizerChoice(optimizer),
         dtype=getattr(torch, form.dtype.value),
+        mixed_precision=None if form.mixed_precision is None else getattr(torch, form.mixed_precision.value),
         **{name: getattr(form, name) for name in ALIKE},
     )
     _check_sizes(file, training, networks, world_size)
     exceptions = list(each_of(form.exception, "exception"))
     for path, each in exceptions:
         _check_exception(file, path, each, training, networks, world_size)
-    return replace(training, exceptions=tuple(each for _, each in exceptions))
+    training = replace(training, exceptions=tuple(each for _, each in exceptions))
+    for path, says in problems_of(training, networks, world_size):
+        file.contradict(*_in_file(file, path), says=says)
+    return training
 
 
 def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -70,6 +75,12 @@ def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]
         yield from (((key, index), each) for index, each in enumerate(tables))
     else:
         yield (key,), tables
+
+
+def _in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Where it stands: an array of one may be a table."""
+    is_table = isinstance(file.values.get(str(path[0])), dict)
+    return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
 
 def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int) -> None:

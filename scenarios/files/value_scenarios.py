@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds
 from ddpsim.scenarios.ranks.interpreter import run_steps, site_of
-from ddpsim.scenarios.training import oracle, trainer
+from ddpsim.scenarios.training import oracle, parallel_trainer, trainer
 from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.programs.check import check
@@ -22,7 +24,7 @@ def of_training(
     return Scenario(
         name,
         "",
-        trainer.train,
+        program_of_training(training),
         CLEAN,
         world_size=world_size,
         min_world_size=1 if training.fits_every_world else world_size,
@@ -32,6 +34,11 @@ def of_training(
         engine=engine,
         choices=choices,
     )
+
+
+def program_of_training(training: Training) -> Callable[..., Any]:
+    """What each rank runs."""
+    return parallel_trainer.train if training.needs_mesh else trainer.train
 
 
 def of_program(

@@ -11,6 +11,7 @@ from math import inf
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.value_scenarios import training_in
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
@@ -60,5 +61,11 @@ def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
 
 
 def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
-    """A drawn scenario of ours may go beyond what torch's engine can do; one of torch's runs on every engine."""
+    """A drawn scenario of ours may go beyond what torch's engine can do; one of torch's runs on every engine.
+
+    One that no engine keeps together runs once.
+    """
+    training = training_in(scenario)
+    if not plan.name and training is not None and training.needs_mesh:
+        return plan.engines[:1]
     return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)

@@ -40,8 +40,9 @@ COMPARED = "compare-engines"
 
 def kind_of(scenario: Scenario) -> str:
     """What it is made of, in a word or two."""
-    if training_in(scenario) is not None:
-        return Kind.TRAINING.value
+    training = training_in(scenario)
+    if training is not None:
+        return str((Kind.PARALLEL_TRAINING if training.needs_mesh else Kind.TRAINING).value)
     if isinstance(scenario.program, OrdinaryProgram):
         return Kind.PROGRAM.value
     if program_in(scenario) is None:

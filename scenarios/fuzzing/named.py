@@ -47,8 +47,8 @@ class AlwaysFails:
 
 def first_look(
     scenario: Scenario, engine: Engine, seconds: float, *, world_size: int | None = None
-) -> AlwaysFails | None:
-    """Run it under round robin, and if it fails, under a few other schedules; None if it passes under one of them.
+) -> AlwaysFails | Result:
+    """Run it under round robin, and if it fails, under a few other schedules; the run, if it passes under one of them.
 
     One that hangs is looked at no further: it may have left a thread that spins. Nor is any once the seconds are up.
     """
@@ -64,7 +64,7 @@ def first_look(
             results = results[-1:]
             break
         if results[-1].verdict is not Verdict.FAIL:
-            return None
+            return results[-1]
         if left <= 0:
             break
     is_expected = all(scenario.expected_by(engine).is_met_by(result) for result in results)
@@ -85,13 +85,13 @@ def default_engine(name: str) -> str:
 
 
 def world_sizes(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
-    """The smallest and the largest that are drawn: those it takes, alone and far larger ones left out."""
+    """The smallest and the largest that are drawn: those it and its faults take, alone and far larger ones left out."""
     if world_size is not None:
         size = scenario.with_world_size(world_size).world_size
         return size, size
     own, most = scenario.world_size, scenario.max_world_size
     largest = own + _MORE_RANKS
-    least = max(scenario.min_world_size, min(2, own))
+    least = max(scenario.min_world_size, min(2, own), *(fault.rank + 1 for fault in scenario.faults))
     return min(least, own), largest if most is None else max(own, min(largest, most))
 
 

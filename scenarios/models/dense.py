@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.models.network import Layer, Network, Split
 
 
 class Linear(Network):
@@ -21,9 +22,14 @@ class Linear(Network):
         super().__init__()
         self.row = (features,)
         self.layer = nn.Linear(features, outputs)
+        self.split = {"layer": Split.GATHERED_COLUMNS}
+
+    def layers_in_order(self) -> tuple[Layer, ...]:
+        """The only one."""
+        return (Layer(("layer",), self.layer),)
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self.layer(batch)
+        return self._through_layers(batch)
 
 
 class Mlp(Network):
@@ -33,12 +39,22 @@ class Mlp(Network):
         super().__init__()
         self.row = (features,)
         self.layers = nn.ModuleList(nn.Linear(*widths) for widths in pairwise((features, *hidden, outputs)))
+        self.split = {f"layers.{index}": Split.GATHERED_COLUMNS for index in range(len(self.layers))}
+
+    def layers_in_order(self) -> tuple[Layer, ...]:
+        """Each with the ReLU behind it, which the last one has not got."""
+        last = len(self.layers) - 1
+        return tuple(
+            Layer((f"layers.{index}",), layer if index == last else partial(_with_relu, layer))
+            for index, layer in enumerate(self.layers)
+        )
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        *inner, last = self.layers
-        for layer in inner:
-            batch = F.relu(layer(batch))
-        return last(batch)
+        return self._through_layers(batch)
+
+
+def _with_relu(layer: nn.Module, batch: Tensor) -> Tensor:
+    return F.relu(layer(batch))
 
 
 class MixedDtypes(Network):

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.utils.checkpoint import checkpoint
 
 from ddpsim import UsageError
+
+
+class Split(Enum):
+    """How a linear layer, or an embedding, is shared by the ranks of tensor parallelism."""
+
+    COLUMNS = "columns"
+    """Each rank has some outputs, and hands these on as they are."""
+    ROWS = "rows"
+    """Each rank has some inputs, which it is handed; outputs are added up."""
+    GATHERED_COLUMNS = "gathered columns"
+    """Each rank has some outputs, and all are gathered."""
+
+
+class Layer(NamedTuple):
+    """A step of a network that can be cut: what it has, by names of modules and parameters, and what it computes."""
+
+    names: tuple[str, ...]
+    run: Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
@@ -29,6 +51,28 @@ class Network(nn.Module):
     """The shape of a batch without its first dimension."""
     words: int = 0
     """How many different tokens a batch is made of; 0 if it is made of numbers."""
+    split: Mapping[str, Split] = MappingProxyType({})
+    """By name, how layers are shared in tensor parallelism; empty if there is no way."""
+    recomputes: bool = False
+    """Whether the backward computes each layer anew, instead of keeping what lies in between."""
+    _kept: slice = slice(None)
+    """The layers that are left."""
+
+    def layers_in_order(self) -> tuple[Layer, ...]:
+        """What a batch goes through, one after the other; () if the network cannot be cut into such."""
+        return ()
+
+    def keep(self, layers: range) -> None:
+        """Cut off all layers but these; what is left keeps its names."""
+        for index, layer in enumerate(self.layers_in_order()):
+            for name in layer.names if index not in layers else ():
+                owner, _, leaf = name.rpartition(".")
+                parent = self.get_submodule(owner)
+                if leaf in parent._parameters:
+                    parent.register_parameter(leaf, None)
+                else:  # not None: a list of modules would number those behind it anew
+                    parent.register_module(leaf, nn.Identity())
+        self._kept = slice(layers.start, layers.stop)
 
     def batch(self, rows: int, generator: torch.Generator) -> Tensor:
         """Inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
@@ -59,6 +103,12 @@ class Network(nn.Module):
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         """What `forward` returns, if the batch takes these branches."""
         raise NotImplementedError
+
+    def _through_layers(self, batch: Tensor) -> Tensor:
+        """What comes of the layers that are left."""
+        for layer in self.layers_in_order()[self._kept]:
+            batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
+        return batch
 
     def cast(self, dtype: torch.dtype) -> None:
         """Convert the parameters and floating buffers, which are in float32, to `dtype`."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.models.network import Layer, Network, Split
 
 
 class Embedding(Network):
@@ -69,12 +69,24 @@ class Transformer(Network):
         self.head = nn.Linear(width, words, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
+        # Queries, keys and values are one layer, of which a rank's columns are no whole heads: so it gathers them.
+        each = {"attention": Split.GATHERED_COLUMNS, "inner": Split.COLUMNS, "outer": Split.ROWS}
+        self.split = {f"layers.{index}.{name}": split for index in range(depth) for name, split in each.items()}
+
+    def layers_in_order(self) -> tuple[Layer, ...]:
+        """Embedding and positions, the layers, norm and head."""
+        first = Layer(("embedding", "positions"), self._embed)
+        last = Layer(("norm", "head"), self._answer)
+        return (first, *(Layer((f"layers.{index}",), layer) for index, layer in enumerate(self.layers)), last)
+
+    def _embed(self, batch: Tensor) -> Tensor:
+        return self.embedding(batch) + self.positions
+
+    def _answer(self, hidden: Tensor) -> Tensor:
+        return self.head(self.norm(hidden))
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        hidden = self.embedding(batch) + self.positions
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return self.head(self.norm(hidden))
+        return self._through_layers(batch)
 
 
 class _TransformerLayer(nn.Module):

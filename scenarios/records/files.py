@@ -44,21 +44,37 @@ class Piece(NamedTuple):
     """Somebody asked for this very file; what else is in a folder may be anything."""
 
 
-def pieces(paths: Sequence[str]) -> Iterator[Piece]:
-    """All files under the paths, one after another. Raises RecordError for a path that is not there or is refused."""
+class Source(NamedTuple):
+    """A file or an archive that is there."""
+
+    path: str
+    is_named: bool
+    """Somebody asked for this very file."""
+
+
+def sources(paths: Sequence[str]) -> Iterator[Source]:
+    """All files under the paths, unopened. Raises RecordError for a path that is not there or is refused."""
     for path in paths:
         if os.path.isdir(path):
             yield from _of_folder(path)
         elif os.path.exists(path):
-            yield from _of_file(path)
+            yield Source(path, is_named=True)
         elif found := sorted(glob.glob(path)):
             for each in found:
-                yield from _of_folder(each) if os.path.isdir(each) else _of_file(each)
+                yield from _of_folder(each) if os.path.isdir(each) else [Source(each, is_named=True)]
         else:
             raise RecordError(f"{path} is not there, expected a file, a folder, an archive or a pattern of records")
 
 
-def _of_folder(folder: str) -> Iterator[Piece]:
+def pieces(source: Source) -> Iterator[Piece]:
+    """The file, or the members of the archive. Raises RecordError for what is refused."""
+    if source.is_named:
+        yield from _of_file(source.path)
+    else:
+        yield Piece(source.path, _read(source.path), is_named=False)
+
+
+def _of_folder(folder: str) -> Iterator[Source]:
     root, count = os.path.realpath(folder), 0
     for parent, folders, names in os.walk(folder):
         folders.sort()
@@ -69,7 +85,7 @@ def _of_folder(folder: str) -> Iterator[Piece]:
             count += 1
             if count > MOST_FILES:
                 raise RecordError(f"{folder} has more than {MOST_FILES} files, expected a folder of records")
-            yield Piece(path, _read(path), is_named=False)
+            yield Source(path, is_named=False)
 
 
 def _mode(path: str) -> int:

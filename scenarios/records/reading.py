@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ddpsim.scenarios.records.files import pieces
+from ddpsim.scenarios.records.files import Source, pieces, sources
+from ddpsim.simulator.records.entries import EntriesReader
 from ddpsim.simulator.records.forms import EXPECTED, looks_like_record, read
 from ddpsim.simulator.records.record import RankRecord, RecordError
 from ddpsim.simulator.wording import listed
+
+_BYTES_OF_PROCESS = 2**24
+"""A process more reads sooner than this one if it has so much to read."""
+_MOST_PROCESSES = 8
 
 
 @contextmanager
@@ -32,6 +41,8 @@ class Found:
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
     """Files that look like records and could not be read, each with the reason."""
+    others: int = 0
+    """How many files are no records."""
 
 
 def found_in(paths: Sequence[str]) -> Found:
@@ -41,22 +52,54 @@ def found_in(paths: Sequence[str]) -> Found:
     if there is no record at all.
     """
     with _without_collector():
-        return _found_in(paths)
+        parts = _shared_out(list(sources(paths)))
+        if len(parts) == 1:
+            read_parts = [_read(parts[0])]
+        else:
+            with multiprocessing.get_context("fork").Pool(len(parts)) as pool:
+                read_parts = pool.map(_read, parts)
+    records = tuple(record for part in read_parts for record in part.records)
+    left_out = tuple(each for part in read_parts for each in part.left_out)
+    others = sum(part.others for part in read_parts)
+    if not records:
+        why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
+        raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")
+    return Found(records, left_out, others)
 
 
-def _found_in(paths: Sequence[str]) -> Found:
+def _shared_out(found: Sequence[Source]) -> list[Sequence[Source]]:
+    """The files in parts of about as many bytes, one for each process that is worth its while."""
+    sizes = [_size(source) for source in found]
+    # Whoever forks takes no other thread along, and what those hold stays locked.
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    cores = len(os.sched_getaffinity(0)) if can_fork else 1
+    count = max(1, min(cores, _MOST_PROCESSES, sum(sizes) // _BYTES_OF_PROCESS))
+    parts: list[list[Source]] = [[] for _ in range(count)]
+    before, total = 0, sum(sizes) or 1
+    for source, size in zip(found, sizes, strict=True):
+        parts[min(before * count // total, count - 1)].append(source)
+        before += size
+    return [part for part in parts if part] or [()]
+
+
+def _size(source: Source) -> int:
+    try:
+        return os.path.getsize(source.path)
+    except OSError:
+        return 0
+
+
+def _read(part: Sequence[Source]) -> Found:
+    entries = EntriesReader()
     records, left_out, others = [], [], 0
-    for piece in pieces(paths):
+    for piece in (piece for source in part for piece in pieces(source)):
         if not piece.is_named and not looks_like_record(piece.data):
             others += 1
             continue
         try:
-            records.append(read(piece.data, piece.path))
+            records.append(read(piece.data, piece.path, entries))
         except RecordError as error:
             if piece.is_named:
                 raise RecordError(f"{piece.path}: {error}") from error
             left_out.append(f"{piece.path}: {error}")
-    if not records:
-        why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
-        raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")
-    return Found(tuple(records), tuple(left_out))
+    return Found(tuple(records), tuple(left_out), others)

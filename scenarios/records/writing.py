@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpsim.scenarios.records.chakra import check_chakra, trace_of
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.as_flight_recorder import dump_of
@@ -16,29 +18,49 @@ from ddpsim.simulator.whole_file import write_whole
 if TYPE_CHECKING:
     from ddpsim.simulator.result import Result
 
-FLIGHT_RECORDER, CLOG = "rank_{}", "clog_rank_{}.log"
+FLIGHT_RECORDER, CLOG, CHAKRA = "rank_{}", "clog_rank_{}.log", "chakra.{}.et"
+_OURS = re.compile(r"rank_\d+|clog_rank_\d+[.]log|chakra[.]\d+[.]et")
 
 
-def write_records(result: Result, *, flight_recorder: Path | None, clog: Path | None) -> None:
+@dataclass(frozen=True, slots=True)
+class RecordFolders:
+    """Where the records of a run go, by form; None where it has none of that form."""
+
+    flight_recorder: Path | None = None
+    clog: Path | None = None
+    chakra: Path | None = None
+
+    @property
+    def named(self) -> dict[str, Path]:
+        """Those that are given, by option."""
+        given = {"--flight-recorder": self.flight_recorder, "--clog": self.clog, "--chakra": self.chakra}
+        return {option: folder for option, folder in given.items() if folder is not None}
+
+
+def write_records(result: Result, folders: RecordFolders) -> None:
     """Write the records of a run into folders, a file of each rank. Raises UsageError where that cannot be done."""
-    if flight_recorder is None and clog is None:
+    if not folders.named:
         return
     if not result.trace:
         raise UsageError("the run has no trace to write records of, expected a simulated one: leave --transport out")
     noted = journal(result.trace, result.world_size)
-    for folder, name, form in ((flight_recorder, FLIGHT_RECORDER, dump_of), (clog, CLOG, log_of)):
+    for folder, name, form in (
+        (folders.flight_recorder, FLIGHT_RECORDER, dump_of),
+        (folders.clog, CLOG, log_of),
+        (folders.chakra, CHAKRA, trace_of),
+    ):
         if folder is not None:
             _write(folder, name, form, noted)
 
 
-def check_folders(*folders: Path | None) -> None:
+def check_folders(folders: RecordFolders) -> None:
     """Raise UsageError for a folder that cannot be made or holds records already, before anything runs."""
-    for folder in folders:
-        if folder is None:
-            continue
+    if folders.chakra is not None:
+        check_chakra()
+    for folder in folders.named.values():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            own = [path.name for path in folder.iterdir() if re.fullmatch(r"(clog_)?rank_\d+([.]log)?", path.name)]
+            own = [path.name for path in folder.iterdir() if _OURS.fullmatch(path.name)]
         except OSError as error:
             raise UsageError(f"{folder} cannot be made a folder ({error.strerror}): give another one") from error
         if own:

@@ -49,8 +49,11 @@ class RunAs:
         if self.backend_semantics is not None:
             scenario = replace(scenario, backend_semantics=self.backend_semantics)
         if self.faults:
-            added = tuple(map(fault_of, self.faults))
-            scenario = replace(scenario, faults=(*scenario.faults, *added), added_faults=added)
+            # A replay line says again those that a file has said.
+            added = tuple(fault for fault in map(fault_of, self.faults) if fault not in scenario.added_faults)
+            scenario = replace(
+                scenario, faults=(*scenario.faults, *added), added_faults=(*scenario.added_faults, *added)
+            )
         if self.check is not None:
             scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
         return scenario

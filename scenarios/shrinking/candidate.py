@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.models import outline
 from ddpsim.scenarios.shrinking import training_passes
 from ddpsim.scenarios.shrinking.declared import Declared
 from ddpsim.scenarios.shrinking.declared import size_of as size_of_declared
+from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.shrinking import program_passes, schedule_passes
 from ddpsim.simulator.shrinking.greedy import ShrinkPass
@@ -70,10 +72,19 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
     part = _part_of(candidate.scenario)
     assert part is not None
     for simpler in shrink_pass(part):
+        if isinstance(simpler, Declared) and not _is_possible(simpler):
+            continue
         made = _with_part(candidate.scenario, simpler)
         # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
         if made.reference is not None or candidate.scenario.reference is None:
             yield Candidate(made, has_own_schedule=False)
+
+
+def _is_possible(declared: Declared) -> bool:
+    """True if a file could say it: what torch refuses fails by itself."""
+    training = declared.training
+    networks = [outline(each.name, each.options) for each in training.networks] if training.needs_mesh else []
+    return not networks or next(problems_of(training, networks, declared.world_size), None) is None
 
 
 def _with_part(scenario: Scenario, part: Declared | Program) -> Scenario:

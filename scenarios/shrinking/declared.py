@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ddpsim.scenarios.training.parallel import Parallel, Wrapper
 from ddpsim.scenarios.training.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.shrinking.size import Size
@@ -72,6 +73,12 @@ def _features(training: Training) -> int:
         training.averages_buffers,
         training.reduces_loss,
         training.optimizer.is_sharded,
+        training.wrapper is not Wrapper.DDP,
+        training.parallel is not None,
+        training.accumulation > 1,
+        training.mixed_precision is not None,
+        training.recomputes,
+        training.clip_norm is not None,
     )
     return sum(has)
 
@@ -107,5 +114,8 @@ def _options(training: Training) -> int:
         training.optimizer.momentum != plain.optimizer.momentum,
         training.dtype != plain.dtype,
         training.seed != plain.seed,
+        training.accumulation > 2,
+        training.parallel is not None and training.parallel.schedule is not Parallel().schedule,
+        training.parallel is not None and training.parallel.micro_batches is not None,
     )
     return sum(said) + len(training.engine_options)

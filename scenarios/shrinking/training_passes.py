@@ -11,7 +11,8 @@ from msgspec import structs
 
 from ddpsim.scenarios.models import outline
 from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared
-from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, two_or_three_ranks
+from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, smaller_mesh, two_or_three_ranks
+from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import (
     CommunicationHook,
     Exceptional,
@@ -27,7 +28,21 @@ from ddpsim.simulator.shrinking.blocks import blocks, smaller_numbers, with_one_
 Named = TypeVar("Named")
 
 _PLAIN = Training()
-_FEATURES = ("join", "communication_hook", "averages_buffers", "reduces_loss", "optimizer", "seed", "dtype")
+_FEATURES = (
+    "join",
+    "communication_hook",
+    "averages_buffers",
+    "reduces_loss",
+    "optimizer",
+    "seed",
+    "dtype",
+    "wrapper",
+    "parallel",
+    "accumulation",
+    "mixed_precision",
+    "recomputes",
+    "clip_norm",
+)
 """Fields that are plain or not, each whatever the others are."""
 
 
@@ -202,9 +217,19 @@ def plainer(declared: Declared) -> Iterator[Declared]:
     yield _with(declared, optimizer=OptimizerChoice(is_sharded=optimizer.is_sharded))
 
 
+def plainer_pipeline(declared: Declared) -> Iterator[Declared]:
+    """With the plainest schedule, and as many micro-batches as there are stages."""
+    parallel = declared.training.parallel
+    if parallel is None:
+        return
+    for field in ("schedule", "micro_batches"):
+        yield _with(declared, parallel=structs.replace(parallel, **{field: getattr(Parallel(), field)}))
+
+
 PASSES = (
     fewer_ranks,
     two_or_three_ranks,
+    smaller_mesh,
     fewer_iterations,
     fewer_on_one_rank,
     plainest,
@@ -215,5 +240,6 @@ PASSES = (
     plainer_networks,
     fewer_rows,
     plainer_rule,
+    plainer_pipeline,
 )
 """In the order in which they run."""

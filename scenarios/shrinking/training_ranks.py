@@ -8,6 +8,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from ddpsim.scenarios.shrinking.declared import Declared
+from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import Exceptional, Rule, Training
 from ddpsim.simulator.shrinking.blocks import only_two_or_three, without_a_block
 
@@ -24,10 +25,36 @@ def two_or_three_ranks(declared: Declared) -> Iterator[Declared]:
         yield from _of(kept, declared)
 
 
+def smaller_mesh(declared: Declared) -> Iterator[Declared]:
+    """With one place, or half of the places, along a dimension of its mesh."""
+    mesh = declared.training.parallel
+    if mesh is None:
+        return
+    for name, size in mesh.dimensions.items():
+        for less in dict.fromkeys((1, size // 2)) if size > 1 else ():
+            smaller = _with_place(mesh, name, less)
+            kept = [rank for rank in range(declared.world_size) if mesh.coordinates(rank)[name] < less]
+            for each in _renumbered_to(kept, declared):
+                yield each._replace(training=replace(each.training, parallel=smaller))
+
+
+def _with_place(mesh: Parallel, name: str, size: int) -> Parallel:
+    """The mesh with that size along a dimension; what then says nothing is left out."""
+    smaller = structs.replace(mesh, **{name: size})
+    if smaller.pp == 1:
+        smaller = structs.replace(smaller, schedule=Parallel().schedule, micro_batches=None)
+    if smaller.dp_replicate == 1:
+        smaller = structs.replace(smaller, dp=smaller.data_size, dp_shard=1)
+    return smaller
+
+
 def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
     """The training of some ranks: a rule for the iterations stays as it is, or becomes what these ranks had."""
-    if not 0 < len(kept) < declared.world_size:
-        return
+    if 0 < len(kept) < declared.world_size and declared.training.parallel is None:
+        yield from _renumbered_to(kept, declared)
+
+
+def _renumbered_to(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)

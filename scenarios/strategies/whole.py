@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.strategies.parallel_trainings import parallel_trainings
 from ddpsim.scenarios.strategies.programs import broken_programs, programs
 from ddpsim.scenarios.strategies.schedules import schedules
 from ddpsim.scenarios.strategies.trainings import trainings
@@ -22,13 +23,15 @@ class Kind(Enum):
 
     TRAINING = "training"
     """It is to pass, and to give the oracle's numbers."""
+    PARALLEL_TRAINING = "parallel training"
+    """The same of shards, tensor parallelism and pipelines."""
     PROGRAM = "program"
     """A program of plain calls that is to pass."""
     BROKEN_PROGRAM = "broken program"
     """One that was broken in one place, and is to come to what `ddpsim.simulator.programs.check` finds."""
 
 
-_WEIGHTS = {Kind.TRAINING: 2, Kind.PROGRAM: 1, Kind.BROKEN_PROGRAM: 1}
+_WEIGHTS = {Kind.TRAINING: 4, Kind.PARALLEL_TRAINING: 1, Kind.PROGRAM: 2, Kind.BROKEN_PROGRAM: 2}
 
 
 @st.composite
@@ -42,8 +45,8 @@ def scenarios(
 ) -> Scenario:
     """A scenario of one of the kinds, with a drawn schedule and, for a training, one of the engines.
 
-    On engine "torch" a training is within `trainings(for_torch=...)`; such a one runs on both. Half of what is drawn
-    are trainings, a quarter programs, a quarter broken ones.
+    On engine "torch" a training is within `trainings(for_torch=...)`; such a one runs on both. Of nine that are drawn,
+    four are trainings, one is a parallel one, which has no engine, two are programs, and two broken ones.
 
         @given(scenarios())
         def test_what_is_expected(scenario):
@@ -52,8 +55,18 @@ def scenarios(
     (Under a schedule a broken program may show another finding first than `check` names.)
     """
     kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
-    scenario = draw(_trainings(engines, for_torch) if kind is Kind.TRAINING else _programs(kind))
+    scenario = draw(_of_kind(kind, engines, for_torch))
     return replace(scenario, choices=draw(schedules(max_choices=max_choices)))
+
+
+def _of_kind(
+    kind: Kind, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
+) -> st.SearchStrategy[Scenario]:
+    if kind is Kind.TRAINING:
+        return _trainings(engines, for_torch)
+    if kind is Kind.PARALLEL_TRAINING:
+        return parallel_trainings().map(lambda drawn: of_training(*drawn, name=kind.value))
+    return _programs(kind)
 
 
 @st.composite

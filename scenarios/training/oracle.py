@@ -22,7 +22,7 @@ of the ranks present as one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from msgspec import structs
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ddpsim import UsageError
 from ddpsim.scenarios.models import Network, outline
+from ddpsim.scenarios.training.parallel import Wrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
 from ddpsim.scenarios.training.trainer import optimizer_of
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
@@ -58,11 +59,13 @@ def train(training: Training, world_size: int) -> tuple[History, ...]:
     leave a loop that no join surrounds.
     """
     check_has_meaning(training, world_size)
-    models = [_Plain(training, index, world_size).train() for index in range(len(training.networks))]
-    return tuple(
+    layout = training.layout(world_size)
+    models = [_Plain(training, index, layout.data_size).train() for index in range(len(training.networks))]
+    histories = [
         tuple(together(dict(zip(map(str, range(len(models))), each, strict=True))) for each in zip(*own, strict=True))
         for own in zip(*models, strict=True)
-    )
+    ]
+    return tuple(histories[layout.data_rank(rank)] for rank in range(world_size))
 
 
 class _Plain:
@@ -70,7 +73,7 @@ class _Plain:
 
     def __init__(self, training: Training, index: int, world_size: int) -> None:
         self._training = training
-        self._model = training.network(index)
+        self._model = replace(training, recomputes=False).network(index)
         self._names = [name for name, _ in self._model.named_parameters()]
         self._optimizer = optimizer_of(structs.replace(training.optimizer, is_sharded=False), self._model.parameters())
         self._ranks = [
@@ -78,7 +81,8 @@ class _Plain:
             for rank in range(world_size)
         ]
         options = training.engine_options
-        self._shares_buffers = bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
+        is_ddp = training.wrapper is Wrapper.DDP
+        self._shares_buffers = is_ddp and bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
         self._buffers_are_due = self._shares_buffers
         self._is_armed = False
         """The next backward is one in which the gradients meet."""
@@ -96,18 +100,31 @@ class _Plain:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:
             self._forward(present, iteration, action)
-        self._is_armed |= action.has_forward and action is not Action.ACCUMULATE
+        is_armed = action.has_forward and action is not Action.ACCUMULATE
+        self._is_armed = is_armed or (self._is_armed and self._training.wrapper is Wrapper.DDP)
         if self._is_armed and action.has_backward:
             self._meet(present)
             self._is_armed = False
         if action is Action.TRAIN:
-            _load(self._model, present[0])
-            self._optimizer.step()
+            self._step(present)
         for rank in present:
             _load(self._model, rank)
-            rank.history.append(snapshot(self._model, iteration, gradients=True))
+            rank.history.append(snapshot(self._model, iteration, gradients=self._has_gradients(action)))
             if action is Action.TRAIN:
                 rank.gradients = dict.fromkeys(self._names)
+
+    def _has_gradients(self, action: Action) -> bool:
+        """False where a rank holds gradients that nobody can see: those that `fully_shard` has not reduced yet."""
+        return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
+
+    def _step(self, present: Sequence[_Rank]) -> None:
+        _load(self._model, present[0])
+        if self._training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._training.clip_norm)
+            clipped = {name: parameter.grad for name, parameter in self._model.named_parameters()}
+            for rank in present:
+                rank.gradients = dict(clipped)
+        self._optimizer.step()
 
     def _share_buffers(self, present: Sequence[_Rank], *, again: bool) -> None:
         """Before a forward through the wrapper, which says whether it is due `again` before the next one."""
@@ -125,7 +142,7 @@ class _Plain:
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load(model, team[0])
             batches = [training.batch(model, rank.number, iteration) for rank in team]
-            outputs = model(torch.cat(batches), training.uses(team[0].number, iteration, model))
+            outputs = self._outputs(torch.cat(batches), training.uses(team[0].number, iteration, model))
             if action.has_backward:
                 parts = outputs.split([len(batch) for batch in batches])
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
@@ -135,6 +152,17 @@ class _Plain:
             team[0].gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         if training.averages_buffers:
             _average_buffers(present)
+
+    def _outputs(self, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
+        """What the model gives for a batch, computed as the training says."""
+        dtype = self._training.mixed_precision
+        if dtype is None:
+            outputs: Tensor = self._model(batch, uses)
+            return outputs
+        cast = {name: parameter.to(dtype) for name, parameter in self._model.named_parameters()}
+        own = batch.to(dtype) if batch.is_floating_point() else batch
+        computed: Tensor = torch.func.functional_call(self._model, cast, (own, uses))
+        return computed
 
     def _meet(self, present: Sequence[_Rank]) -> None:
         join = self._training.join
@@ -205,6 +233,8 @@ def check_has_meaning(training: Training, world_size: int) -> None:
                 "action for all that have input to compare with the oracle"
             )
     options = training.engine_options
+    if _leaves_out(training) and training.wrapper is Wrapper.FSDP2:
+        raise UsageError("batches leave out branches, which shards cannot, expected all to compare with the oracle")
     if _leaves_out(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
         raise UsageError("batches leave out branches, expected find_unused_parameters to compare with the oracle")
     if training.averages_buffers and (

@@ -77,8 +77,9 @@ def by_oracle(training: Training, world_size: int) -> Reference:
         oracle.train(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
     )
     plain = fine
-    if training.communication_hook is not None:
-        plain = oracle.train(replace(training, dtype=torch.float64, communication_hook=None), world_size)
+    if training.communication_hook is not None or training.mixed_precision is not None:
+        exact = replace(training, dtype=torch.float64, communication_hook=None, mixed_precision=None)
+        plain = oracle.train(exact, world_size)
     rounding = (Rounding(*each) for each in zip(coarse, fine, plain, strict=True))
     own = coarse if training.dtype is torch.float32 else fine
     return Reference(own, tuple(rounding), training.dtype)
@@ -99,6 +100,8 @@ def first_differences(reference: Reference, returns: Sequence[object]) -> list[D
                 for rank, own in enumerate(histories)
                 for each in _differences(rank, own, reference, moment.iteration, code, kind)
             ]
+            if not found and code is Code.DIVERGENCE_PARAMETERS:
+                found = list(_uncovered(histories, moment))
             if found:
                 return found
     return []
@@ -130,11 +133,46 @@ def _differences(
     own = _moment(returned, iteration)
     actual: Tensors = {} if own is None else getattr(returned[own], kind)
     compressed = _compressed(reference, rank, index, kind)
-    for name, wanted in expected.items():  # the reference need not have everything
+    offsets = None if own is None else returned[own].offsets
+    for name, whole in expected.items():  # the reference need not have everything
         found = actual.get(name)
-        allowed = _allowed(reference, rank, index, kind, name, wanted, compressed)
+        if offsets is not None and name not in actual:
+            continue  # another rank's part
+        wanted = whole if offsets is None else _part(whole, found, offsets.get(name))
+        allowed = _allowed(reference, rank, index, kind, name, whole, compressed)
         if (sides := _sides(found, wanted, allowed)) is not None:
             yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
+
+
+def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
+    """As much of a tensor as a rank has."""
+    if whole is None or found is None or offset is None:
+        return whole
+    for dimension, (start, length) in enumerate(zip(offset, found.shape, strict=True)):
+        whole = whole.narrow(dimension, min(start, whole.shape[dimension]), length)
+    return whole
+
+
+def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Difference]:
+    """Parameters that all ranks' parts together do not make."""
+    moments = [history[index] for history in histories if (index := _moment(history, expected.iteration)) is not None]
+    if len(moments) < len(histories) or any(each.offsets is None for each in moments):
+        return
+    for name, whole in expected.parameters.items():
+        assert whole is not None
+        is_held = torch.zeros(whole.shape, dtype=torch.bool)
+        for moment in moments:
+            own = moment.parameters.get(name)
+            if own is not None:
+                part = _part(is_held, own, (moment.offsets or {}).get(name))
+                assert part is not None
+                part.fill_(True)
+        if not is_held.all():
+            for rank in range(len(histories)):
+                left = f"{int(is_held.sum())} of {is_held.numel()} elements on all ranks together"
+                yield Difference(
+                    rank, Code.DIVERGENCE_PARAMETERS, name, expected.iteration, left, "all", None, whole, 0.0
+                )
 
 
 def _allowed(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -20,6 +20,8 @@ class Snapshot:
     gradients: Tensors
     iteration: int | None = None
     """The iteration that it was taken after, from 0; None at the end of the training."""
+    offsets: Mapping[str, tuple[int, ...]] | None = None
+    """Of a part of a model: where each of its parameters begins in that of the whole. None of a whole model."""
 
 
 History: TypeAlias = "tuple[Snapshot, ...]"
@@ -34,6 +36,43 @@ def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool
         {name: _copy(parameter.grad) for name, parameter in module.named_parameters()} if gradients else {},
         iteration,
     )
+
+
+def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
+    """What a rank holds of a model now: of a DTensor its own shard. It communicates nothing."""
+    own = list(module.named_parameters())
+    return Snapshot(
+        {name: _copy(_local(parameter)) for name, parameter in own},
+        {name: _copy(buffer) for name, buffer in module.named_buffers()},
+        {name: _copy(_local(parameter.grad)) for name, parameter in own} if gradients else {},
+        iteration,
+        {name: _offset(parameter) for name, parameter in own},
+    )
+
+
+def merged(parts: Sequence[Snapshot]) -> Snapshot:
+    """One snapshot of several parts of one model."""
+    return Snapshot(
+        {name: tensor for part in parts for name, tensor in part.parameters.items()},
+        {name: tensor for part in parts for name, tensor in part.buffers.items()},
+        {name: tensor for part in parts for name, tensor in part.gradients.items()},
+        parts[0].iteration,
+        {name: offset for part in parts for name, offset in (part.offsets or {}).items()},
+    )
+
+
+def _local(tensor: Any) -> Tensor | None:
+    own: Tensor | None = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return own
+
+
+def _offset(tensor: Any) -> tuple[int, ...]:
+    if not hasattr(tensor, "placements"):
+        return (0,) * int(tensor.dim())
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(offset)
 
 
 def together(snapshots: Mapping[str, Snapshot]) -> Snapshot:

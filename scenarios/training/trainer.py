@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-from ddpsim import ddp
+from ddpsim import agree, ddp
 from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
@@ -76,9 +76,9 @@ def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteratio
         loss = forward(model)
         if action.has_backward:
             loss.backward()
-    if training.reduces_loss:
-        dist.all_reduce(loss.detach().reshape(1))
-    if action is Action.TRAIN:
+    # What decides for all ranks must be the same on all.
+    decisive = agree("loss", _summed(loss).item()) if training.reduces_loss else 0.0
+    if action is Action.TRAIN and abs(decisive) != float("inf"):
         optimizer.step()
 
 
@@ -137,3 +137,10 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
 def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
     gradients = iteration is not None
     return together({f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)})
+
+
+def _summed(loss: Tensor) -> Tensor:
+    """The loss of all ranks."""
+    total = loss.detach().reshape(1).clone()
+    dist.all_reduce(total)
+    return total

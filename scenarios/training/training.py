@@ -1,7 +1,7 @@
 """A declared training: what is trained, on what, and what each rank does in each iteration, as frozen values.
 
-`trainer.py` runs it on the ranks of a process group; `oracle.py` says what must come of it. Both draw the same networks
-and batches from here.
+`trainer.py` runs it on the ranks of a process group, or `parallel_trainer.py` where it is laid out over a mesh;
+`oracle.py` says what must come of it. All draw the same networks and batches from here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from ddpsim.scenarios.models import Network, make
+from ddpsim.scenarios.training.parallel import Parallel, Wrapper
 
 Options = Mapping[str, object]
 
@@ -149,10 +150,30 @@ class Training:
     averages_buffers: bool = False
     """A buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """The loop itself adds up each loss over the ranks, an all_reduce of its own."""
+    """The loop adds up each loss over the ranks, an all_reduce of its own, and makes no step if it is infinite."""
     exceptions: tuple[Exceptional, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
+    wrapper: Wrapper = Wrapper.DDP
+    parallel: Parallel | None = None
+    """None for data parallelism alone, over all ranks."""
+    accumulation: int = 1
+    """All iterations but every so manieth accumulate, unless exceptions say something else."""
+    mixed_precision: torch.dtype | None = None
+    """In which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
+    recomputes: bool = False
+    """Activation checkpointing: the backward computes each layer anew."""
+    clip_norm: float | None = None
+    """The largest norm of all gradients together; larger ones are scaled down before the step."""
+
+    @property
+    def needs_mesh(self) -> bool:
+        """True if it takes more than `trainer.py` has, and `parallel_trainer.py` runs it."""
+        return self.wrapper is not Wrapper.DDP or self.parallel is not None or self.clip_norm is not None
+
+    def layout(self, world_size: int) -> Parallel:
+        """How it lies over the ranks of a world."""
+        return self.parallel or Parallel(dp=world_size)
 
     def count(self, rank: int) -> int:
         """How many iterations a rank has."""
@@ -161,7 +182,9 @@ class Training:
     def action(self, rank: int, iteration: int) -> Action:
         """What a rank does in an iteration."""
         actions = [each.action for each in self.exceptions if each.action is not None and each.fits(rank, iteration)]
-        return actions[-1] if actions else Action.TRAIN
+        if actions:
+            return actions[-1]
+        return Action.ACCUMULATE if (iteration + 1) % self.accumulation else Action.TRAIN
 
     def uses(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
         """The branches of `network` that a rank's batch goes through; None for all."""
@@ -171,7 +194,9 @@ class Training:
     def network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
         """A new network, as rank 0 has it unless another seed is given."""
         choice = self.networks[index]
-        return make(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
+        made = make(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
+        made.recomputes = self.recomputes
+        return made
 
     def batch(self, network: Network, rank: int, iteration: int) -> Tensor:
         """A rank's batch of an iteration, the same for whoever asks."""
@@ -182,4 +207,4 @@ class Training:
     @property
     def fits_every_world(self) -> bool:
         """True if nothing is given rank by rank, so that it makes sense in a world of any size."""
-        return isinstance(self.iterations, Rule) and isinstance(self.rows, int)
+        return isinstance(self.iterations, Rule) and isinstance(self.rows, int) and self.parallel is None

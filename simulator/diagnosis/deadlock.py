@@ -7,18 +7,19 @@ from collections.abc import Collection, Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
-from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
+from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
 from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
+from ddpsim.simulator.diagnosis.uneven import counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
-_NO_RECORD = "of which there is no record"
+_NO_RECORD = "of which no record says whether it came"
 
 _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
@@ -47,6 +48,16 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
     return table(waiting) if waiting else []
 
 
+def whereabouts(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
+    """A line for each of these ranks, which did not come somewhere: what it waits for, or how it ended."""
+    return tuple(table([row for rank in ranks for row in _rows(snapshot, snapshot.ranks[rank], ended=True)]))
+
+
+def rows_of(snapshot: Snapshot, rank: RankSnapshot) -> list[Row]:
+    """What a rank that waits, or has ended, does, and each of its threads that waits."""
+    return _rows(snapshot, rank, ended=rank.state is not RankState.WAITING)
+
+
 def _nearness(reading: Reading, odd: Odd) -> int:
     """The reading in which the rank of an odd message waits comes first, then those in which others miss it."""
     rank = odd.call.rank
@@ -65,6 +76,7 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
         lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
         lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
+    lines += _counts(snapshot, reading)
     lines += _tie(snapshot, reading)
     sites: list[Site] = []
     one_off = detour(snapshot, reading)
@@ -80,16 +92,28 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
     if root is not None:
         told = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
         lines.append(Line("note", f"this may only follow from what the first finding tells: {told}"))
-    sites += [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
+    ordered = _culprits_first(ranks, culprits)
+    leavers = () if _is_of_program(snapshot, reading) else culprits
+    sites += [site for rank in ordered for site in _sites(rank, has_left=rank.rank in leavers)]
+    ends = [call for rank in ordered for call in (rank.calls or (rank.last_call,)) if call is not None]
     return Finding(
         reading.code,
         culprits,
         _summary(snapshot, reading),
         tuple(lines),
-        tuple(dict.fromkeys(sites)),
+        with_callers(sites, ends),
         reading.cycle,
         tuple(call for rank in ranks for call in rank.calls),
     )
+
+
+def _counts(snapshot: Snapshot, reading: Reading) -> list[Line]:
+    """How often ranks went through a loop, of those that wait for others to come."""
+    if reading.code is not Code.DEADLOCK_MISSING_RANK:
+        return []
+    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls if not call.is_point_to_point]
+    known = [rank for rank in reading.culprits if snapshot.ranks[rank].state is not RankState.UNRECORDED]
+    return counts(calls, snapshot.issued, known) if calls else []
 
 
 def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
@@ -101,13 +125,17 @@ def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
         return []
-    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
-    is_own = bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
-    if count == 1 and not is_own:
+    if count == 1 and not _is_of_program(snapshot, reading):
         return []
     sides = f"{rank_list(reading.victims)} came, {rank_list(reading.culprits)} did not"
     size = "one rank against one" if count == 1 else f"{count} ranks against {count}"
     return [Line("note", f"a tie, {size}: {sides}; either may be wrong")]
+
+
+def _is_of_program(snapshot: Snapshot, reading: Reading) -> bool:
+    """True if ranks wait in collectives that the program calls itself."""
+    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
+    return bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
 
 
 def _is_of_messages(snapshot: Snapshot, reading: Reading) -> bool:
@@ -122,13 +150,18 @@ def _culprits_first(ranks: Sequence[RankSnapshot], culprits: Collection[int]) ->
     return sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
 
 
-def _sites(rank: RankSnapshot) -> list[Site]:
+def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
+    """Where a rank waits, raised or ended; of one that `has_left` a loop, where it was last before.
+
+    The program's own call may be missing because a group was destroyed; a wrapper's is because a loop was left.
+    """
     if rank.waits:
         others = [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
         return [call.site for call in rank.calls] + others
     if rank.error_site is not None:
         return [rank.error_site]
-    return [site for site in (_end(rank)[1],) if site is not None]
+    last = rank.last_call.site if has_left and rank.last_call is not None else None
+    return [site for site in (last, _end(rank)[1]) if site is not None]
 
 
 def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
@@ -145,7 +178,9 @@ def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
     if rank.state is RankState.RAISED:
         return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
     if rank.state is RankState.UNRECORDED:
-        return Row(rank.rank, "left no record")
+        return Row(
+            rank.rank, f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
+        )
     if rank.state is RankState.SILENT:
         last = rank.last_call
         return Row(rank.rank, f"made no call {_after(rank)}" if last else "made no call", last.location if last else "")
@@ -160,7 +195,7 @@ def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
 def _waiting(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
     """What a thread waits for, where, and who is missing there."""
     if isinstance(wait, StoreWait):
-        return f"waits for {wait}", str(wait.site), "nobody sets it"
+        return f"waits for {wait}", str(wait.site), "nobody sets " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
         return waits_of_thread(snapshot, rank, number, wait)
     if isinstance(wait, ClockWait) or wait is None:
@@ -202,7 +237,7 @@ def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
 
 def _origin(call: Call) -> str:
     names = listed(call.origin.parameters, 4)
-    return f"{call.origin} ({names})" if names else str(call.origin)
+    return f"{call.origin.told()} ({names})" if names else call.origin.told()
 
 
 def _after(rank: RankSnapshot) -> str:

@@ -1,4 +1,4 @@
-"""Which cause of the table (advice.py) applies to a reading of the wait-for graph, and which ranks are at fault.
+"""Which cause of the table (`advice/`) applies to a reading of the wait-for graph, and which ranks are at fault.
 
 within a rank           thread_findings.py
 a dead rank             its exception leads; nothing else is asked
@@ -15,6 +15,7 @@ from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
+from ddpsim.simulator.diagnosis.message_loops import unequal_loops
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
     are_in_post_hook,
@@ -23,10 +24,11 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     post_hooks_differ,
 )
 from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
+from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.operations import CREATING
+from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
@@ -49,7 +51,8 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return Cause.DIED.lines(who=rank_list(culprits))
+        gone = all(snapshot.ranks[rank].error.startswith(LOST) for rank in culprits)
+        return (Cause.PROCESS_GONE if gone else Cause.DIED).lines(who=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(snapshot, reading, culprits)
     calls = _calls_of(snapshot, reading.victims)
@@ -216,6 +219,8 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
     stages = advise_cycle(calls)
     if stages:
         return stages
+    if operations <= POINT_TO_POINT and (loops := unequal_loops(calls, snapshot.issued)):
+        return loops
     if operations == {"send"}:
         return Cause.SENDS_FIRST.lines()
     if operations == {"recv"}:

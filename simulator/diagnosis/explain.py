@@ -91,4 +91,14 @@ def minority(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
 def sites_of(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
     """The lines that made calls, the culprits' first."""
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
-    return tuple(dict.fromkeys(call.site for call in ordered))
+    return with_callers([call.site for call in ordered], ordered)
+
+
+def with_callers(sites: Iterable[Site], calls: Sequence[Call]) -> tuple[Site, ...]:
+    """Lines, each once; one that calls came to from several others, which tell these apart, is followed by them."""
+    callers: dict[Site, dict[Site, None]] = {}
+    for call in calls:
+        if call.caller is not None:
+            callers.setdefault(call.site, {})[call.caller] = None
+    several = {site: own for site, own in callers.items() if len(own) > 1}
+    return tuple(dict.fromkeys(each for site in sites for each in (site, *several.get(site, ()))))

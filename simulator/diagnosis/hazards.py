@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, combinations, pairwise
-
-import networkx as nx
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
 from ddpsim.simulator.operations import CREATING
@@ -41,6 +41,14 @@ def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding 
     return _inversion({rank: calls for rank, calls in left.items() if calls})
 
 
+class ReadEarly(NamedTuple):
+    """A call whose owner read its tensors before it had waited."""
+
+    call: Call
+    where: str
+    """Where that came to light: `what the program returned`."""
+
+
 def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
     """Calls whose rank returned without waiting for them, one finding for each line."""
     return tuple(
@@ -48,7 +56,7 @@ def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_UNWAITED_WORK,
             same,
             f"{_count(same)} never waited for",
-            Cause.HOOK_DID_NOT_WAIT if are_of_hooks(same) else Cause.NEVER_WAITED_FOR,
+            (Cause.HOOK_DID_NOT_WAIT if are_of_hooks(same) else Cause.NEVER_WAITED_FOR).lines(),
         )
         for same in _by_line(calls)
     )
@@ -61,7 +69,7 @@ def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_TENSOR_IN_FLIGHT,
             same,
             f"a tensor of {_count(same)} was changed by its owner before the wait",
-            Cause.CHANGED_IN_FLIGHT,
+            Cause.CHANGED_IN_FLIGHT.lines(),
         )
         for same in _by_line(calls)
     )
@@ -74,10 +82,29 @@ def tensors_shared(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_TENSOR_IN_FLIGHT,
             same,
             f"{_count(same)} and a call in flight share memory, and one writes it",
-            Cause.SHARED_IN_FLIGHT,
+            Cause.SHARED_IN_FLIGHT.lines(),
         )
         for same in _by_line(calls)
     )
+
+
+def tensor_read(reads: Sequence[ReadEarly]) -> tuple[Finding, ...]:
+    """Calls whose tensors their owner read before it waited for them, or that left them undefined, for each line."""
+    where = {each.call: each.where for each in reversed(reads)}
+    return tuple(
+        _undefined(same, where[same[0]]) if same[0].leaves_undefined else _early(same, where[same[0]])
+        for same in _by_line([each.call for each in reads])
+    )
+
+
+def _early(calls: Sequence[Call], where: str) -> Finding:
+    fact = f"a tensor of {_count(calls)} was read by its owner before the wait"
+    return _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
+
+
+def _undefined(calls: Sequence[Call], where: str) -> Finding:
+    fact = f"the tensor of {_count(calls)}, whose sum is on rank {calls[0].signature.root} only, was read"
+    return _at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
 
 
 def call_site(calls: Sequence[Call]) -> Finding:
@@ -93,10 +120,9 @@ def call_site(calls: Sequence[Call]) -> Finding:
 def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
     """The slots on cycles, or on a path from one to another."""
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
-    graph: nx.DiGraph[Slot] = nx.DiGraph(list(edges))
-    knots = [slot for part in nx.strongly_connected_components(graph) if len(part) > 1 for slot in part]
-    before, after = (chain.from_iterable(nx.bfs_layers(each, knots)) for each in (graph.reverse(copy=False), graph))
-    return set(before) & set(after)
+    graph = Digraph(edges)
+    tangled = [slot for knot in graph.knots() for slot in knot]
+    return graph.ahead_of(tangled).keys() & graph.behind(tangled).keys()
 
 
 def _inversion(left: dict[int, list[Call]]) -> Finding:
@@ -156,13 +182,13 @@ def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
     return list(lines.values())
 
 
-def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) -> Finding:
+def _at_line(code: Code, calls: Sequence[Call], fact: str, advice: Sequence[Line]) -> Finding:
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
     firsts = [first_of_rank[rank] for rank in ranks]
     rows = [Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in firsts]
-    lines = _lines(code, f"  {summary}", *table(rows), *cause.lines())
+    lines = _lines(code, f"  {summary}", *table(rows), *advice)
     return Finding(code, ranks, summary, lines, (calls[0].site,), calls=tuple(calls))
 
 

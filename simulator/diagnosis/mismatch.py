@@ -54,11 +54,11 @@ def _sides(calls: Sequence[Call], code: Code) -> str:
 
 
 def _tie(calls: Sequence[Call], code: Code) -> list[Line]:
-    """Who stands against whom, if as many ranks, of more than one each, stand on either side; [] if not."""
+    """That it is a tie, if as many ranks, of more than one each, stand on either side; [] if not."""
     sizes = [len(ranks) for ranks in ranks_by((call.rank, _side(call, code)) for call in calls).values()]
     if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
         return []
-    return [Line("note", f"a tie, {sizes[0]} ranks against {sizes[1]}: {_sides(calls, code)}; either may be wrong")]
+    return [Line("note", f"a tie, {sizes[0]} ranks against {sizes[1]}: either may be wrong")]
 
 
 def _side(call: Call, code: Code) -> str:
@@ -81,4 +81,4 @@ def _origin_text(call: Call, code: Code) -> str:
     if origin.is_programs and code is not Code.MISMATCH_ORIGIN:
         return ""
     names = f" ({', '.join(origin.parameters)})" if origin.parameters and len(origin.parameters) <= 6 else ""
-    return str(origin) + names
+    return origin.told() + names

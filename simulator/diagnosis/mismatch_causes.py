@@ -1,4 +1,4 @@
-"""Which cause of the table (advice.py) applies to calls that met and do not agree.
+"""Which cause of the table (`advice/`) applies to calls that met and do not agree.
 
 Told from what the calls are: the user's own, a wrapper's in one of its phases, or shadows of a rank that has joined.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from ddpsim.simulator.calls import Call, Phase, Shape
+from ddpsim.simulator.calls import NOWHERE, Call, Phase, Shape
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
 from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parts
@@ -65,7 +65,7 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
     """The cause and what to try, for a message and the receive that takes it."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
-    message = advise_message(send, receive)
+    message = advise_message(send, receive, code)
     if message:
         return message
     if code is Code.MISMATCH_ORIGIN:
@@ -100,7 +100,9 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
 
 
 def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
-    """For one line of the program that passes something else on some ranks."""
+    """For one line of the program that passes something else on some ranks; records may know no lines."""
+    if calls[0].site == NOWHERE and code in (Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE):
+        return Cause.OTHER_WITHOUT_LINES
     operation = OPERATIONS.get(calls[0].operation)  # records of real jobs have operations that we have not
     if code is Code.MISMATCH_ROOT:
         return Cause.OTHER_DESTINATION if operation and operation.root is Root.DESTINATION else Cause.OTHER_ROOT

@@ -20,7 +20,7 @@ from itertools import chain, pairwise
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
 from ddpsim.simulator.wording import Line
@@ -40,6 +40,10 @@ class Odd(NamedTuple):
     weight: int = 1
 
 
+_LineOf = tuple[Site, str]
+"""Where calls are made that have something in common: a line, and whether they send there or receive."""
+
+
 class _Made(NamedTuple):
     """A message's call, with what it may have in common with others."""
 
@@ -47,11 +51,12 @@ class _Made(NamedTuple):
     values: tuple[int, ...]
 
     @property
-    def site(self) -> Site:
-        return self.call.site
+    def line(self) -> _LineOf:
+        """A batch sends and receives at one line."""
+        return self.call.site, self.call.operation
 
-    def state(self, kind: int) -> tuple[Site, int]:
-        return self.call.site, self.values[kind]
+    def state(self, kind: int) -> tuple[_LineOf, int]:
+        return self.line, self.values[kind]
 
 
 _Table = Mapping[int, Sequence[_Made]]
@@ -79,12 +84,14 @@ def odd_message(snapshot: Snapshot, involved: Collection[int]) -> Odd | None:
 def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
     size = len(snapshot.ranks)
     made: dict[int, list[_Made]] = {}
-    counts: Counter[tuple[int, Site]] = Counter()
+    counts: Counter[tuple[int, _LineOf]] = Counter()
     for call in snapshot.issued:
-        if call.peer is None or call.peer == ANY_SOURCE or call.origin.phase is not Phase.USER:
+        # One line of the program stands for all messages of a pipeline's stage, which have no rule in common.
+        if call.peer is None or call.peer == ANY_SOURCE or not call.origin.is_programs:
             continue
-        number = counts[call.rank, call.site]
-        counts[call.rank, call.site] += 1
+        line = call.site, call.operation
+        number = counts[call.rank, line]
+        counts[call.rank, line] += 1
         values = ((call.peer - call.rank) % size, call.peer, call.tag, call.tag - number)
         made.setdefault(call.rank, []).append(_Made(call, values))
     return made
@@ -95,10 +102,10 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
 
 def _alone(made: _Table, snapshot: Snapshot) -> Iterator[Odd]:
     size = len(snapshot.ranks)
-    lines: dict[Site, list[_Made]] = {}
+    lines: dict[_LineOf, list[_Made]] = {}
     for own in made.values():
         for each in own:
-            lines.setdefault(each.site, []).append(each)
+            lines.setdefault(each.line, []).append(each)
     for calls in lines.values():
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
         found = _exception(calls, counts, (_PEER, _NEIGHBOUR))
@@ -140,7 +147,7 @@ def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
 
 def _in_sequence(made: _Table) -> Iterator[Odd]:
     """Calls whose peer or tag never follows on that of the call before, where another does."""
-    lines = _pairs(made.values(), lambda each: each.site)
+    lines = _pairs(made.values(), lambda each: each.line)
     pairs = [_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
     starts = [_sums(each, 0) for each in pairs]
 
@@ -150,7 +157,7 @@ def _in_sequence(made: _Table) -> Iterator[Odd]:
 
     for own in made.values():
         for before, each in pairwise(own):
-            if lines[before.site, each.site] == 1:
+            if lines[before.line, each.line] == 1:
                 continue
             if is_new(_NEIGHBOUR, before, each) and is_new(_PEER, before, each):
                 yield _odd_follower("rank", _PEER, before, each, pairs[_PEER])
@@ -160,13 +167,13 @@ def _in_sequence(made: _Table) -> Iterator[Odd]:
 
 def _out_of_order(made: _Table) -> Iterator[Odd]:
     for ranks in _roles(made):
-        pairs = _pairs([made[rank] for rank in ranks], lambda each: each.site)
+        pairs = _pairs([made[rank] for rank in ranks], lambda each: each.line)
         starts, ends = _sums(pairs, 0), _sums(pairs, 1)
         for rank in ranks:
             for before, each in pairwise(made[rank]):
-                is_new = pairs[before.site, each.site] == 1
-                if is_new and starts[before.site] > _ENOUGH and ends[each.site] > 1:
-                    yield _odd_order(before.call, each.call, _followers(pairs, before.site)[0])
+                is_new = pairs[before.line, each.line] == 1
+                if is_new and starts[before.line] > _ENOUGH and ends[each.line] > 1:
+                    yield _odd_order(before.call, each.call, _followers(pairs, before.line)[0][0])
 
 
 def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
@@ -183,10 +190,10 @@ def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
 def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
     """As above, of one line: the ends of a pipeline come to other lines than its middle, and send as often."""
     has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
-    lines: dict[Site, dict[int, list[_Made]]] = {}
+    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
     for rank, own in made.items():
         for each in own:
-            lines.setdefault(each.site, {}).setdefault(rank, []).append(each)
+            lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
     for ranks in lines.values():
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
@@ -213,9 +220,9 @@ def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
 
 def _roles(made: _Table) -> Iterable[list[int]]:
     """The ranks that came to the same lines."""
-    roles: dict[frozenset[Site], list[int]] = {}
+    roles: dict[frozenset[_LineOf], list[int]] = {}
     for rank, own in made.items():
-        roles.setdefault(frozenset(each.site for each in own), []).append(rank)
+        roles.setdefault(frozenset(each.line for each in own), []).append(rank)
     return roles.values()
 
 

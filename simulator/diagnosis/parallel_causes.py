@@ -33,12 +33,14 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     return Cause.OTHER_REDISTRIBUTION.lines(who=who) if differ else []
 
 
-def advise_message(send: Call, receive: Call) -> list[Line]:
+def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
     """The same for a message of a pipeline's stage and the receive that takes it; [] if it is none."""
-    parts = [send.origin.part, receive.origin.part]
-    if any(part is None or part.parallelism is not Parallelism.PIPELINE for part in parts) or parts[0] == parts[1]:
+    sends, receives = send.origin.part, receive.origin.part
+    if sends is None or receives is None or {_kind(send), _kind(receive)} != {Parallelism.PIPELINE}:
         return []
-    sent, expected = (f"{part.what}, {part.action}" for part in parts if part is not None)
+    if sends.belongs_with(receives):
+        return Cause.MICRO_BATCHES_DIFFER.lines() if code is Code.MISMATCH_SHAPE else []
+    sent, expected = (f"{part.what}, {part.action}" for part in (sends, receives))
     return Cause.OTHER_STAGES_MESSAGE.lines(sent=sent, expected=expected)
 
 

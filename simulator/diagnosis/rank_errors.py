@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
@@ -25,6 +26,7 @@ LOST = "RankLost"
 """In the place of an error's type for a rank whose process is gone; the message says what became of it."""
 
 _BY_WORDS = (
+    (f"{LOST}: ended by os._exit(", Cause.EXITED),
     ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
     ("Your training graph has changed in this iteration", Cause.GRAPH_CHANGED),
     ("Expected to have finished reduction in the prior iteration", Cause.UNUSED_PARAMETERS),
@@ -42,8 +44,6 @@ _BY_WORDS = (
     ("Default process group has not been initialized", Cause.GROUP_GONE),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
-    ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
-    (_REACHED_BARRIER, Cause.BARRIER_FAILED),
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
@@ -51,7 +51,9 @@ _BY_WORDS = (
 )
 _BELOW = (
     ("must match the size of tensor", r"\.backward\(.*\n  File ", Cause.RAISED_IN_HOOK),
+    # The same by torch up to 2.14 and from 2.15 on.
     ("Expected a proper Tensor but got None", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
+    ("!bucket.lengths.empty() INTERNAL ASSERT FAILED", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
 )
 """What words stand for where the user's line that is given here led to them."""
 
@@ -75,6 +77,29 @@ _FAULTS = {
     "JoinError": _RANKS + r"(?: left it by|,? (?:which )?ran out of input)",
 }
 """How the text of an engine's error, which many ranks raise, names those it finds fault with."""
+
+
+class FailedBarrier(NamedTuple):
+    """A monitored_barrier that ended in an error on each rank that came to it."""
+
+    call: str
+    """`monitored_barrier #2`."""
+    limit: str
+    """`300 ms`."""
+    missing: tuple[int, ...]
+    """The ranks that had not come to it by then; none if its time-out left no time at all."""
+    whereabouts: tuple[str, ...] = ()
+    """A line for each of those."""
+
+
+class MissingKeys(NamedTuple):
+    """Keys of a store that nobody had set when a wait for them, and for others perhaps, timed out."""
+
+    keys: tuple[str, ...]
+
+
+Reason = FailedBarrier | MissingKeys
+"""What the simulator knows of an error that it raises itself, besides its text, which is torch's."""
 
 
 def kind(error: str) -> str:
@@ -108,26 +133,40 @@ def rank_error(
     unused: Mapping[int, Sequence[str]],
     out_of_input: tuple[int, ...] = (),
     poisoned: Sequence[Call] = (),
+    reason: Reason | None = None,
 ) -> Finding:
     """The finding for exceptions of one kind that left the program of ranks at one line.
 
     `errors` are their types and messages in one line each, `unused` the parameters that got no gradient, by rank, and
     `out_of_input` the ranks that are to blame where others only tell that some rank ran out of input. `poisoned` are
-    those ranks' calls in flight whose tensors hold NaN, or the largest number of their type.
+    those ranks' calls in flight whose tensors hold NaN, or the largest number of their type. Of a barrier that failed
+    those are to blame that did not come.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
-    what = done_by(error, 200)
-    if len(errors) > 1:
-        what = of_many(what)
-    summary = f"{rank_list(errors)} {what}" + (f" at {site}" if site else "")
+    if isinstance(reason, FailedBarrier):
+        culprits = reason.missing or culprits
+    told, *others = _by_kind(errors)
+    summary = told + (f" at {site}" if site else "")
     lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
-    lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
+    lines += ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
+    if reason is not None:
+        lines += _because(reason, rank_list(culprits))
+        return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), (site,) if site else ())
     cause = _cause(error, unused, traceback_text)
     early = poisoned if cause is None else ()
     lines += _advise(error, rank_list(culprits), unused, cause, early)
     sites = dict.fromkeys([*([site] if site else ()), *(call.site for call in early)])
     return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), tuple(sites))
+
+
+def _by_kind(errors: Mapping[int, str]) -> list[str]:
+    """What ranks did, a line for each kind of error."""
+    lines = []
+    for ranks in ranks_by((rank, kind(error)) for rank, error in errors.items()).values():
+        what = done_by(errors[ranks[0]], 200)
+        lines.append(f"{rank_list(ranks)} {of_many(what) if len(ranks) > 1 else what}")
+    return lines
 
 
 def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
@@ -160,10 +199,22 @@ def _advise(
     message = error.partition(": ")[2]
     if cause is Cause.CALL_REFUSED:
         return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
+    if early and all(call.leaves_undefined for call in early):
+        calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
+        return Cause.RAISED_OVER_UNDEFINED.lines(who=who, operation=listed(list(calls)))
     if early:
         calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
         return Cause.RAISED_IN_FLIGHT.lines(who=who, operation=listed(list(calls)))
     return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _told_unused(message))
+
+
+def _because(reason: Reason, who: str) -> list[str | Line]:
+    if isinstance(reason, MissingKeys):
+        return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=listed(list(map(repr, reason.keys))))]
+    if reason.missing:
+        advice = Cause.BARRIER_MISSED.lines(who=who, operation=reason.call, fact=reason.limit)
+        return [*reason.whereabouts, *advice]
+    return [*Cause.BARRIER_WITHOUT_TIME.lines(who=who, operation=reason.call)]
 
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:

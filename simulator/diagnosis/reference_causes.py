@@ -1,4 +1,4 @@
-"""Which cause of the table (advice.py) applies where ranks agree with each other, and not with plain training."""
+"""Which cause of the table (`advice/`) applies where ranks agree with each other, and not with plain training."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ class Occasion(Enum):
     """A forward began after the program had reduced the gradients of a model itself, without a wrapper."""
     UPDATED = "updated"
     """An optimizer had stepped, and what is compared is a DTensor that is replicated along a mesh dimension."""
+    BESIDE = "beside"
+    """The same of parameters along a dimension of data parallelism on which they are not placed."""
     AVERAGED = "averaged"
     """The program had averaged parameters itself."""
     ENDED = "ended"
@@ -99,9 +101,10 @@ def when_reduced_by(group: str, sequence: int, *, has_ended: bool = False) -> Mo
     return Moment(-1, sequence, int(has_ended), text, occasion=Occasion.REDUCED)
 
 
-def when_updated(group: str, step: int) -> Moment:
+def when_updated(group: str, step: int, *, is_beside: bool = False, has_ended: bool = False) -> Moment:
     """An optimizer had stepped for the step-th time on parameters that the ranks of a group replicate."""
-    return Moment(-2, step, text=f'after optimizer step {step} along group "{group}"', occasion=Occasion.UPDATED)
+    text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
+    return Moment(-2, step, int(has_ended), text, occasion=Occasion.BESIDE if is_beside else Occasion.UPDATED)
 
 
 def when_averaged_by(group: str, sequence: int) -> Moment:
@@ -156,6 +159,7 @@ _APART = {
 _CAUSES = {
     Occasion.BEGAN: Cause.CHANGED_BY_HAND,
     Occasion.UPDATED: Cause.REPLICATED_DTENSORS_DIFFER,
+    Occasion.BESIDE: Cause.NOT_REDUCED_BESIDE,
     Occasion.REDUCED: Cause.APART_BY_HAND,
     Occasion.AVERAGED: Cause.AVERAGED_BY_HAND,
     Occasion.ENDED: Cause.CHANGED_LAST,

@@ -1,37 +1,80 @@
-"""Who did how much: how often each rank came to the lines, or through the wrappers, whose calls met."""
+"""Who did how much: how often each rank came to the lines, or through the wrappers, whose calls met or wait."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
+from ddpsim.simulator.operations import CREATING
+from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
+
+_MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
 
 _A_LOOP = 2
 """Who came to a line so often came in a loop."""
 
 
-def counts(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
-    """A line for each loop that some of the ranks whose calls met have gone through more often than others."""
-    ranks = [call.rank for call in calls]
+def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()) -> list[Line]:
+    """A line for each loop that some ranks have gone through more often than others.
+
+    They are those whose calls met or wait, and those that are `missing` there.
+    """
+    ranks = dict.fromkeys([*(call.rank for call in calls), *missing])
     return [
         Line("counts", f"{what} {_times(times)}")
-        for what, times in (*_of_lines(calls, issued), *_of_wrappers(calls, issued))
-        if len({times[rank] for rank in ranks}) > 1 and max(times.values()) >= _A_LOOP
+        for what, times in (*_of_lines(calls, issued, ranks), *_of_wrappers(calls, issued, ranks))
+        if len(set(times.values())) > 1 and max(times.values()) >= _A_LOOP
     ]
 
 
-def _of_lines(calls: Sequence[Call], issued: Sequence[Call]) -> Iterator[tuple[str, Mapping[int, int]]]:
-    for call in {call.site: call for call in calls if call.origin.phase is Phase.USER}.values():
-        made = Counter(each.rank for each in issued if (each.site, each.group) == (call.site, call.group))
-        yield f"{call.operation} at {call.site} was called", {each.rank: made[each.rank] for each in calls}
+def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
+    """The findings; those that uneven data may lead to say how many batches the data loaders of ranks had, if others.
+
+    `batches` has for each rank and line those of one loop after another. Ranks are compared in the same loop.
+    """
+    lines = list(_of_loaders(batches))
+    for finding in findings:
+        if lines and (finding.code in _MAY_FOLLOW or finding.code.value.startswith("mismatch.")):
+            cause = next(i for i, line in enumerate(finding.lines) if isinstance(line, Line) and line.label == "cause")
+            finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
+        yield finding
 
 
-def _of_wrappers(calls: Sequence[Call], issued: Sequence[Call]) -> Iterator[tuple[str, Mapping[int, int]]]:
+def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Line]:
+    for site in dict.fromkeys(site for own in batches.values() for site in own):
+        loops = {rank: own[site] for rank, own in batches.items() if site in own}
+        last = min(map(len, loops.values())) - 1
+        sides = sorted(ranks_by((rank, own[last]) for rank, own in loops.items()).items(), reverse=True)
+        if len(sides) > 1:
+            told = "; ".join(f"{count} batch{'es' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
+            yield Line("batches", f"the data loader of {site} has {told}")
+
+
+def _of_lines(
+    calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
+) -> Iterator[tuple[str, Mapping[int, int]]]:
+    own = [
+        call
+        for call in calls
+        if call.site != NOWHERE and call.origin.phase is Phase.USER and call.operation not in CREATING
+    ]
+    for call in {call.site: call for call in own}.values():
+        line = call.site, call.group
+        made = Counter(
+            each.rank for each in issued if (each.site, each.group) == line and each.sequence <= call.sequence
+        )
+        yield f"{call.operation} at {call.site} was called", {rank: made[rank] for rank in ranks}
+
+
+def _of_wrappers(
+    calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
+) -> Iterator[tuple[str, Mapping[int, int]]]:
     """Synchronising forwards; what a rank makes for others after it has run out of input is none of its own."""
     for wrapper in dict.fromkeys(call.origin.wrapper for call in calls if call.origin.wrapper is not None):
-        steps = dict.fromkeys((call.rank for call in calls), 0)
+        steps = dict.fromkeys(ranks, 0)
         for call in issued:
             origin = call.origin
             if origin.wrapper == wrapper and not origin.shadow and call.rank in steps:
@@ -41,4 +84,4 @@ def _of_wrappers(calls: Sequence[Call], issued: Sequence[Call]) -> Iterator[tupl
 
 def _times(times: Mapping[int, int]) -> str:
     sides = sorted(ranks_by(times.items()).items(), reverse=True)
-    return ", ".join(f"{count} time{'s' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
+    return "; ".join(f"{count} time{'s' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)

@@ -27,15 +27,14 @@ from collections.abc import Iterable, Iterator
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
-import networkx as nx
-
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
-Graph: TypeAlias = "nx.DiGraph[Any]"
+Graph: TypeAlias = Digraph[Any]
 
 
 class Thread(NamedTuple):
@@ -55,14 +54,15 @@ class Stream(NamedTuple):
 class WaitGraph:
     """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...).
 
-    OR nodes have the attribute `any_suffices`.
+    `alternatives` are its OR nodes.
     """
 
-    __slots__ = ("graph", "snapshot", "waits")
+    __slots__ = ("alternatives", "graph", "snapshot", "waits")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.graph: Graph = nx.DiGraph()
+        self.graph: Graph = Digraph()
+        self.alternatives: set[Any] = set()
         self.waits: dict[Thread, Wait | None] = {}
         """What each thread waits for; without those that a rank has started and that a timer wakes up again."""
         for rank in snapshot.ranks:
@@ -77,23 +77,24 @@ class WaitGraph:
 
     def _build(self) -> None:
         graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
-        graph.add_nodes_from(self.waits)
+        for node in self.waits:
+            graph.add_node(node)
         for node, wait in self.waits.items():
             if isinstance(wait, CallWait):
-                graph.nodes[node]["any_suffices"] = len(wait.calls) > 1
-                graph.add_edges_from(
-                    (node, ("slot", slot_by_call[call])) for call in wait.calls if call in slot_by_call
-                )
-                graph.add_edges_from((node, Stream(call.rank)) for call in wait.calls if call in queued)
+                if len(wait.calls) > 1:
+                    self.alternatives.add(node)
+                graph.add_edges((node, ("slot", slot_by_call[call])) for call in wait.calls if call in slot_by_call)
+                graph.add_edges((node, Stream(call.rank)) for call in wait.calls if call in queued)
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
             open_calls = [call for call in stream.started if call in slot_by_call]  # one that does not agree is in none
-            graph.add_edges_from((Stream(stream.rank), ("slot", slot_by_call[call])) for call in open_calls)
+            graph.add_edges((Stream(stream.rank), ("slot", slot_by_call[call])) for call in open_calls)
         for index, slot in enumerate(self.snapshot.open_slots):
-            if ("slot", index) in graph:
-                graph.nodes["slot", index]["any_suffices"] = slot.any_suffices
-                graph.add_edges_from((("slot", index), self._missing_in(slot, rank)) for rank in slot.missing)
+            if ("slot", index) in graph.after:
+                if slot.any_suffices:
+                    self.alternatives.add(("slot", index))
+                graph.add_edges((("slot", index), self._missing_in(slot, rank)) for rank in slot.missing)
         self._add_store_waits()
 
     def _missing_in(self, slot: OpenSlot, rank: int) -> Thread | Stream:
@@ -107,12 +108,12 @@ class WaitGraph:
         nodes = {each.number: each for each in self.waits}
         if isinstance(wait, ThreadWait):
             if wait.thread in nodes:
-                self.graph.add_edge(node, nodes[wait.thread])
+                self.graph.add_edges([(node, nodes[wait.thread])])
         elif wait.holder is None:
-            self.graph.nodes[node]["any_suffices"] = True
-            self.graph.add_edges_from((node, each) for each in self.waits if each.rank == node.rank and each != node)
+            self.alternatives.add(node)
+            self.graph.add_edges((node, each) for each in self.waits if each.rank == node.rank and each != node)
         elif wait.holder in nodes:
-            nx.add_path(self.graph, (node, wait.lock, nodes[wait.holder]))
+            self.graph.add_edges([(node, wait.lock), (wait.lock, nodes[wait.holder])])
 
     def _add_store_waits(self) -> None:
         """See Note [Store keys]. A ring of the different waits keeps the graph small."""
@@ -122,32 +123,33 @@ class WaitGraph:
                 by_keys.setdefault(wait.keys, []).append(node)
         alike = list(by_keys.values())
         for index, nodes in enumerate(alike):
-            self.graph.add_node(("store", index), any_suffices=True)
-            self.graph.add_edges_from((node, ("store", index)) for node in nodes)
+            self.graph.add_node(("store", index))
+            self.alternatives.add(("store", index))
+            self.graph.add_edges((node, ("store", index)) for node in nodes)
             if len(alike) > 1:
-                self.graph.add_edge(("store", index), alike[(index + 1) % len(alike)][0])
+                self.graph.add_edges([(("store", index), alike[(index + 1) % len(alike)][0])])
 
     # --- who waits for whom -------------------------------------------------------------------------------------------
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Who waits, and for whom, in the order of ranks: the graph as values, with what lies in between left out."""
         who: dict[Any, Who] = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
-        who |= {node: Who(node.rank, "") for node in self.graph if isinstance(node, Stream)}
+        who |= {node: Who(node.rank, "") for node in self.graph.after if isinstance(node, Stream)}
         beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one slot share the tuple of those it misses
 
         def through(node: Any) -> tuple[Who, ...]:
             if node not in beyond:
-                beyond[node] = tuple(who[each] for each in ((node,) if node in who else self.graph.successors(node)))
+                beyond[node] = tuple(who[each] for each in ((node,) if node in who else self.graph.after[node]))
             return beyond[node]
 
         found = []
         for node, wait in self.waits.items():
             if wait is not None:
-                after = list(self.graph.successors(node))
+                after = list(self.graph.after[node])
                 targets = (
                     through(after[0]) if len(after) == 1 else tuple(one for each in after for one in through(each))
                 )
-                is_or = any(map(self._needs_one, (node, *after)))
+                is_or = not self.alternatives.isdisjoint((node, *after))
                 found.append(Waiting(who[node], wait, targets, is_or, self._missing(wait)))
         return tuple(sorted(found, key=lambda each: each.who))
 
@@ -155,10 +157,6 @@ class WaitGraph:
         """For each call of a wait, whom its slot lacks; nobody, if it is open no more."""
         slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
-
-    def _needs_one(self, node: Any) -> bool:
-        """True for an OR node."""
-        return bool(self.graph.nodes[node].get("any_suffices"))
 
     # --- why ----------------------------------------------------------------------------------------------------------
 
@@ -172,16 +170,15 @@ class WaitGraph:
 
         An OR node that somebody outside could serve is left out: a cycle through it is not why it waits.
         """
-        components = nx.strongly_connected_components(self.graph)
-        for component in (each for each in components if len(each) > 1):
-            has_way_out = [
-                node for node in component if self._needs_one(node) and not component.issuperset(self.graph[node])
+        for knot in self.graph.knots():
+            closed = [
+                node for node in knot if node not in self.alternatives or self.graph.after[node].keys() <= knot.keys()
             ]
-            cycle = _shortest_cycle(self.graph.subgraph(component.difference(has_way_out)))
+            cycle = _shortest_cycle(self.graph.within(closed))
             if cycle:
-                victims = _ranks(component | nx.ancestors(self.graph, cycle[0]))
+                victims = _ranks(self.graph.ahead_of(knot))
                 ranks = tuple(dict.fromkeys(node.rank for node in cycle))
-                if len(ranks) > 1 or not any(map(_is_within_rank, component)):
+                if len(ranks) > 1 or not any(map(_is_within_rank, knot)):
                     streams = tuple(node.rank for node in cycle if isinstance(node, Stream))
                     yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
                 else:
@@ -193,25 +190,24 @@ class WaitGraph:
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
-        for node in graph:
-            if not graph.out_degree(node):
-                state = self._state(node)
-                if graph.in_degree(node) or state is RankState.WAITING:
-                    alone = (node,) if state is RankState.WAITING else ()
-                    ends.setdefault((state, frozenset([*alone, *graph.predecessors(node)])), []).append(node)
+        for node in (node for node, after in graph.after.items() if not after):
+            state = self._state(node)
+            if graph.before[node] or state is RankState.WAITING:
+                alone = (node,) if state is RankState.WAITING else ()
+                ends.setdefault((state, frozenset([*alone, *graph.before[node]])), []).append(node)
         merged: dict[tuple[RankState, tuple[int, ...]], list[Any]] = {}
         for (state, _), nodes in ends.items():
-            waiting = nx.ancestors(graph, nodes[0]) | ({nodes[0]} if state is RankState.WAITING else set())
-            merged.setdefault((state, _ranks(waiting)), []).extend(nodes)
+            starts = nodes[:1] if state is RankState.WAITING else graph.before[nodes[0]]
+            merged.setdefault((state, _ranks(graph.ahead_of(starts))), []).extend(nodes)
         for (state, victims), nodes in merged.items():
-            before = {node for end in nodes for node in graph.predecessors(end)}
+            before = {node for end in nodes for node in graph.before[end]}
             culprits = _ranks(nodes)
             code = Code.DEADLOCK_DEAD_RANK if state is RankState.RAISED else Code.DEADLOCK_MISSING_RANK
             if any(isinstance(self.waits.get(node), (LockWait, ThreadWait)) for node in nodes):
                 code = Code.DEADLOCK_THREADS
             elif state is RankState.WAITING:
                 culprits = _ranks({*nodes, *before})
-            any_suffices = len(nodes) > 1 and all(map(self._needs_one, before))
+            any_suffices = len(nodes) > 1 and before <= self.alternatives
             yield Reading(code, culprits, victims, any_suffices=any_suffices)
 
     def _state(self, node: Any) -> RankState:
@@ -231,13 +227,13 @@ def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
 
 def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
     """The threads and streams of a shortest cycle, from the lowest one on; () if there is none."""
-    cyclic = [component for component in nx.strongly_connected_components(graph) if len(component) > 1]
-    threads = [[node for node in component if isinstance(node, (Thread, Stream))] for component in cyclic]
-    if not cyclic:
+    starts = [
+        (min((node for node in knot if isinstance(node, (Thread, Stream))), key=_order), knot) for knot in graph.knots()
+    ]
+    if not starts:
         return ()
-    starts = [(min(own, key=_order), component) for own, component in zip(threads, cyclic, strict=True)]
-    start, component = min(starts, key=lambda each: each[0].rank)
-    cycle = _cycle_through(graph.subgraph(component), start)
+    start, knot = min(starts, key=lambda each: each[0].rank)
+    cycle = _cycle_through(graph.within(knot), start)
     return tuple(node for node in cycle if isinstance(node, (Thread, Stream)))
 
 
@@ -248,5 +244,5 @@ def _order(node: Thread | Stream) -> tuple[int, bool, int]:
 
 def _cycle_through(graph: Graph, start: Thread | Stream) -> list[Any]:
     """A shortest path from `start` back to itself."""
-    paths = [nx.shortest_path(graph, after, start) for after in sorted(graph.successors(start), key=repr)]
+    paths = [graph.shortest_path(after, start) for after in sorted(graph.after[start], key=repr)]
     return [start, *min(paths, key=len)[:-1]]

@@ -20,9 +20,12 @@ count) they are looked for, too. So each class is run once, and those that are b
 optimal in. It is the steps, not the choice points, that are in races:
 
 - A look in vain at what is not there is one step with the look again that follows, as long as nobody is let in between
-  by time. A rank that waits is no step: it goes on in the step of its own that follows.
+  by time. A rank that waits is no step: it goes on in the step of its own that follows. Whether it began to wait before
+  its keys came is the same, unless one of them is removed again: then these are in a race, as is who removes one of
+  several keys with who waits for all of them.
 - A receive from any source takes, in one run after the other, each of the messages that are there. A message that came
-  later and could have come earlier is in a race with it; where that message is there first, only it is taken.
+  later and could have come earlier is in a race with it, or with the message that was taken (message_races.py); where
+  that message is there first, only it is taken.
 - A mismatch ends a run, whatever the others could still do. So somebody else goes first, too: what they do then may
   change whether it comes to that.
 - Which rank is tried first does not matter. Those that stand before what nobody can observe are, so that most races are
@@ -42,13 +45,16 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
-from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
+from ddpsim.simulator.exploration.compared import not_compared
+from ddpsim.simulator.exploration.happens_before import HappensBefore
 from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
+from ddpsim.simulator.exploration.steps import initials
 from ddpsim.simulator.kernel.observer import CallName
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
+from ddpsim.simulator.wording import listed
 
 
 class Dpor:
@@ -56,7 +62,6 @@ class Dpor:
 
     coverage = None
     limits = ""
-    outside = "files, shared objects, hash order and time"
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
@@ -67,6 +72,14 @@ class Dpor:
         self._run: DporRun | None = None
         self._differs: Finding | None = None
         self.is_complete = False
+        self._used: set[str] = set()
+
+    @property
+    def outside(self) -> str:
+        """What it does not see, and what programs used that it was not compared on."""
+        names = not_compared(self._used)
+        used = f", and for {listed(names)}, which no comparison had" if names else ""
+        return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
         """The policy of the next execution; None once all classes were explored."""
@@ -75,7 +88,7 @@ class Dpor:
             self._advance()
         if self.is_complete or self._differs:
             return None
-        self._run = DporRun(self._world_size, self._path, self._new_from, SpinDetection(self._loops))
+        self._run = DporRun(self._world_size, self._path, self._new_from, SpinDetection(self._loops), self._used)
         return self._run
 
     def take(self, result: Result) -> Finding | None:
@@ -97,8 +110,9 @@ class Dpor:
 class DporRun:
     """The policy of one execution, and its observer."""
 
-    def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection) -> None:
+    def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection, used: set[str]) -> None:
         self.observer = self
+        self._used = used
         self.spins = spins
         self.is_redundant = False
         """A rank took a step that slept."""
@@ -229,7 +243,7 @@ class DporRun:
 
     def find_alternatives(self) -> None:
         """The run is over: for each race, let the later step be tried before the earlier one."""
-        for race in self._order.races[self._old_races :]:
+        for race in (*self._order.races[self._old_races :], *self._order.found_late()):
             if race.earlier.node is not None:  # else nobody but its rank could run there
                 self._path[race.earlier.node].try_one_of(initials(race, self._order.steps))
         if self._ended_by is not None:
@@ -241,6 +255,9 @@ class DporRun:
         """Note what a rank stands before; what it did until now belongs to where it was chosen last."""
         if rank in self._sleep:
             self.is_redundant = True
+        self._taken.pop(
+            rank, None
+        )  # that was of the step which ends here; its next receive may take from whom it likes
         self.spins.intends(rank, accesses, looks_again=looks_again)
         node = self._step_node[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and not self._order.has_touched(rank)
@@ -259,12 +276,27 @@ class DporRun:
         """Note that a rank would have waited for a key."""
         self._order.needs(rank, key)
 
+    def removed(self, key: Object) -> None:
+        """Note that a key is there no more."""
+        self._order.removed(key)
+
+    def waits(self, rank: int, *, is_for_good: bool) -> None:
+        """Note that a rank begins to wait for keys."""
+        self._order.waits(rank, is_for_good=is_for_good)
+
+    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+        """Note who made the last of the keys that another rank waits for."""
+        self._order.let_go(by, rank, keys)
+
     def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note a call, and whether it receives from any source."""
         self.spins.issued(rank, name, call)
         self._order.issued(rank, name)
-        if call.operation == "recv" and call.peer == ANY_SOURCE:
-            channel = channel_of(call)
+        if call.peer is None:
+            return
+        channel, is_wild = channel_of(call), call.peer == ANY_SOURCE
+        self._order.issued_message(rank, name, channel, is_wild=is_wild)
+        if is_wild:
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
 
     def completed(self, names: Sequence[CallName]) -> None:
@@ -323,6 +355,10 @@ class DporRun:
             self._wake(rank)
         if source in taken:
             self.is_redundant = True
+
+    def used(self, kind: str) -> None:
+        """Note what coverage hangs on."""
+        self._used.add(kind)
 
     def cut_short(self, rank: int) -> None:
         """Note where the rank was chosen that ended the run."""

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+from ddpsim.simulator.choices import in_words
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Verdict
 
@@ -69,7 +70,7 @@ class Exploration:
         return self.end is End.INTERRUPT
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}  {self.program}", f"  {self.extent}"]
+        lines = [f"{self.verdict.name}  {in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:

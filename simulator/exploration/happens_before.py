@@ -11,34 +11,12 @@ A step knows what happened before it by a vector clock (C. Fidge, 1988; F. Matte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode, Object, depends
+from ddpsim.simulator.exploration.message_races import MessageRaces
+from ddpsim.simulator.exploration.steps import Clock, Race, Step, joined, knows
 from ddpsim.simulator.kernel.observer import CallName
-
-Clock = list[int]
-"""For each rank, how many of its steps are known to have come before; threads that were not started yet are left out.
-
-Never changed once it is somebody's.
-"""
-
-
-class Step:
-    """One step that others can observe."""
-
-    __slots__ = ("clock", "node", "number", "position", "rank")
-
-    def __init__(self, position: int, rank: int, number: int, clock: Clock, node: int | None) -> None:
-        self.position = position
-        """In the run."""
-        self.rank = rank
-        self.number = number
-        """Among the rank's steps, from 1."""
-        self.clock = clock
-        """Itself included."""
-        self.node = node
-        """Where the rank was chosen for it; None if it had no rival."""
 
 
 class Touch(NamedTuple):
@@ -50,42 +28,13 @@ class Touch(NamedTuple):
     """Of a receive from any source: whose messages were there."""
 
 
-class Race(NamedTuple):
-    """Two steps of which either could have come first."""
-
-    earlier: Step
-    later: Step
-
-
-def initials(race: Race, steps: Sequence[Step]) -> list[int]:
-    """Who can go first, in the place of the earlier step, to let the later one come before it.
-
-    With `v` for what came after the earlier step and does not need it, up to the later step: the ranks whose first step
-    in `v` has no other step of `v` before it. `steps` are those of the run, by position.
-    """
-    earlier, later = race
-    firsts: dict[int, int] = {}
-    found = []
-    for step in (*steps[earlier.position + 1 : later.position], later):
-        if step.rank in firsts or (step is not later and knows(step.clock, earlier.rank, earlier.number)):
-            continue
-        if not any(knows(step.clock, rank, number) for rank, number in firsts.items()):
-            found.append(step.rank)
-        firsts[step.rank] = step.number
-    return found
-
-
-def knows(clock: Clock, rank: int, number: int) -> bool:
-    """True if a step of a rank, by its number, is known to have come before."""
-    return rank < len(clock) and clock[rank] >= number
-
-
 class HappensBefore:
     """The steps of a run, and the races among them."""
 
     def __init__(self, world_size: int) -> None:
         self.steps: list[Step] = []
         self.races: list[Race] = []
+        self._messages = MessageRaces()
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
         self._current: list[Step | None] = [None] * world_size
         """The step that a rank is in, once that can be observed."""
@@ -98,6 +47,11 @@ class HappensBefore:
         self._touches: dict[Object, list[Touch]] = {}
         self._could_have_come_sooner: dict[int, list[Step]] = {}
         """By rank, the steps that took away a key which was made again before the rank came."""
+
+        self._waits: dict[int, Step | None] = {}
+        """The steps in which ranks began to wait for keys; None for who looks again afterwards."""
+        self._unless_removed: dict[Object, list[Race]] = {}
+        """By key, the races of those waits with what ended them, if the key is removed."""
 
     def begins(self, rank: int, node: int | None) -> None:
         """What a rank does from here on is another step."""
@@ -124,12 +78,38 @@ class HappensBefore:
                 self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
             self._learn(rank, clock)
 
+    def waits(self, rank: int, *, is_for_good: bool) -> None:
+        """A rank begins to wait for keys, in the step that it is in."""
+        self._waits[rank] = self._current[rank] if is_for_good else None
+
+    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+        """A rank made the last of the keys that another one waits for.
+
+        The other one might have come too late to wait. That comes to the same, unless one of the keys is removed.
+        """
+        began, made = self._waits.pop(rank), self._current[by]
+        if began is not None and made is not None and not knows(made.clock, rank, began.number):
+            for key in keys:
+                self._unless_removed.setdefault(key, []).append(Race(began, made))
+
+    def removed(self, key: Object) -> None:
+        """A key is there no more."""
+        self.races += self._unless_removed.pop(key, ())
+
     def issued(self, rank: int, name: CallName) -> None:
         """A rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
 
+    def issued_message(self, rank: int, name: CallName, channel: Object, *, is_wild: bool) -> None:
+        """The call that a rank has just issued is a message, or a receive; a wild one is from any source."""
+        step = self._current[rank]
+        assert step is not None, "to issue a call can be observed"
+        self._messages.issued(name, step, channel, is_wild=is_wild)
+
     def completed(self, names: Sequence[CallName]) -> None:
         """Calls met: who learns of one of them learns what all of their owners knew."""
+        if len(names) == 2:
+            self._messages.met(*names)
         together = joined(self._of_calls[name] for name in names)
         for name in names:
             self._of_calls[name] = together
@@ -148,6 +128,7 @@ class HappensBefore:
 
     def learned(self, rank: int, name: CallName) -> None:
         """A rank has seen that a call of its own is complete."""
+        self._messages.waited_for(name, rank, self._clocks[rank][rank])
         self._learn(rank, self._of_calls[name])
 
     def woke(self, by: int | None, rank: int) -> None:
@@ -158,9 +139,16 @@ class HappensBefore:
         """A rank touched an object; note the races of its step with earlier ones."""
         rivals, known = self._rivals(rank, access, self._earlier(access.object))
         rivals += self._could_have_come_sooner.pop(rank, ())
+        before = self._clocks[rank]
         step = self._step(rank, known)
         self.races += [Race(earlier, step) for earlier in rivals]
+        if access.mode in (Mode.SEND, Mode.ANSWER):
+            self.races += self._messages.comes(access.object, step, before)
         self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
+
+    def found_late(self) -> Iterator[Race]:
+        """At the end of a run: the races that hung on what came afterwards."""
+        return self._messages.left()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -227,8 +215,3 @@ def _might_have_taken(receive: Touch, sender: int, access: Access) -> bool:
         and access.mode in (Mode.SEND, Mode.ANSWER)
         and sender not in receive.candidates
     )
-
-
-def joined(clocks: Iterable[Clock]) -> Clock:
-    """What is known by somebody of several."""
-    return list(map(max, zip_longest(*clocks, fillvalue=0)))

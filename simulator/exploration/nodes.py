@@ -36,7 +36,9 @@ def disturbed(sleep: Sleep, rank: int, access: Access) -> Sleep:
     for number, sleeper in sleep.items():
         if number != rank and any(depends(own, access) for own in sleeper.accesses):
             continue
-        is_more = access.mode is Mode.SEND and Access(access.object, Mode.RECEIVE) in sleeper.accesses
+        is_more = access.mode is Mode.SEND and any(
+            Access(access.object, mode) in sleeper.accesses for mode in (Mode.RECEIVE, Mode.POST)
+        )
         left[number] = sleeper._replace(has_more=True) if is_more else sleeper
     return left
 

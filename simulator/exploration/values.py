@@ -39,7 +39,9 @@ def _text(value: Any, depth: int) -> str:
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
         inner = ", ".join(_text(item, depth + 1) for item in value)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_text(k, depth + 1)}: {_text(v, depth + 1)}" for k, v in value.items()) + "}"
     if isinstance(value, (set, frozenset)):

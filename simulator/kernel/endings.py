@@ -10,6 +10,7 @@ from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.diagnosis.standstill import Snapshot
+from ddpsim.simulator.diagnosis.uneven import with_batches
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
 from ddpsim.simulator.kernel.requests import Looked, StackTold
@@ -30,7 +31,7 @@ class RequestEnded(Exception):
 
 def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     """Stop the execution with findings; the caller is unwound."""
-    run.findings.extend(findings)
+    run.findings.extend(with_batches(findings, run.batches()))
     run.waiting = WaitGraph(run.snapshot()).waiting()
     if run.observer is not None:
         assert run.running is not None
@@ -53,7 +54,7 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
         mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.issued())]
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.waiting()
-        run.findings.extend(mismatches or deadlocks(graph))
+        run.findings.extend(with_batches(mismatches or deadlocks(graph), run.batches()))
     except Exception as error:  # a bug of ours, but the others must not sleep for ever
         run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
     run.life.stop(Ending.DEADLOCK)

@@ -142,6 +142,8 @@ class Exchange:
         candidates = run.messages.candidates(call)
         if not candidates:
             run.messages.post_receive(call)
+            if run.observer is not None and call.peer == ANY_SOURCE:
+                run.observer.touched(me.number, Access(channel_of(call), Mode.POST))
             return
         send = self._choose_source(me, call, candidates)
         run.messages.take(send)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.kernel.requests import Declare, Destroy, GivenUp, GiveUp, NameGroup
+from ddpsim.simulator.diagnosis.deadlock import whereabouts
+from ddpsim.simulator.kernel.requests import Declare, Destroy, GivenUp, GiveUp, NameGroup, Whereabouts
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.tasks import Task
 
@@ -44,3 +45,7 @@ class Groups:
     def given_up(self, me: Task, request: GivenUp) -> tuple[int, ...]:
         """Serve `GivenUp`."""
         return self._given_up.get((request.group, request.sequence), ())
+
+    def whereabouts(self, me: Task, request: Whereabouts) -> tuple[str, ...]:
+        """Serve `Whereabouts`."""
+        return whereabouts(self._run.snapshot(), request.ranks)

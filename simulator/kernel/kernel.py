@@ -25,6 +25,7 @@ from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.samplers import Samplers
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.kernel.turns import Turns
@@ -48,6 +49,8 @@ class Kernel:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = Run(world_size, budget, observer, semantics)
         """What has come of it so far. The kernel changes it; a host only ends its life, by `break_off`."""
+        if observer is not None and faults:
+            observer.used("faults")
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
         self._exchange = calls = Exchange(run, turns, pauses, faults)
@@ -75,6 +78,7 @@ class Kernel:
             ask.Destroy: groups.destroy,
             ask.GiveUp: groups.give_up,
             ask.GivenUp: groups.given_up,
+            ask.Whereabouts: groups.whereabouts,
             ask.StartThread: lifecycle.start,
             ask.Wake: lifecycle.wake,
             ask.Cancel: lifecycle.cancel,
@@ -84,8 +88,11 @@ class Kernel:
             ask.Touch: self._touch,
             ask.Release: self._release,
             ask.Acquire: self._acquire,
+            ask.Use: self._use,
             ask.Note: self._note,
             ask.Agree: Agreements(run).on_agree,
+            ask.LoaderBegun: self._loader_begun,
+            ask.Sampled: Samplers(run).on_sampled,
             ask.StepDone: self._count_step,
         }
 
@@ -205,8 +212,11 @@ class Kernel:
         task.change(Change.ABANDON)
         self._turns.disable(task)
 
-    def lose(self, rank: RankRecord, error: RankError) -> Answer | None:
-        """A rank is gone without a word. If it was running, the answer is for whoever is to run next."""
+    def lose(self, rank: RankRecord, error: RankError | None) -> Answer | None:
+        """A rank is gone without a word; no error if that is how its program ends.
+
+        If it was running, the answer is for whoever is to run next.
+        """
         if not self._lifecycle.lose(rank, error):
             return None
         me = self.run.running = rank.main
@@ -244,8 +254,15 @@ class Kernel:
         if self.run.observer is not None:
             self.run.observer.needs(me.number, request.object)
 
+    def _use(self, me: Task, request: ask.Use) -> None:
+        if self.run.observer is not None:
+            self.run.observer.used(request.kind)
+
     def _note(self, me: Task, request: ask.Note) -> None:
         self.run.record(request.kind, text=request.text)
+
+    def _loader_begun(self, me: Task, request: ask.LoaderBegun) -> None:
+        me.rank.batches.setdefault(request.site, []).append(request.batches)
 
     def _count_step(self, me: Task, request: ask.StepDone) -> None:
         me.rank.optimizer_steps += 1

@@ -9,6 +9,7 @@ And who looks for the same again, and finds the same, polls: it lets the other r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
@@ -18,6 +19,7 @@ from ddpsim.simulator.kernel.endings import RequestEnded
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.waits import StoreWait
@@ -44,7 +46,7 @@ class KeyValues:
         self._values: dict[str, bytes] = {}
         self._queues: dict[str, list[bytes]] = {}
         """Queues that are not empty."""
-        self._waiting: dict[int, tuple[str, ...]] = {}
+        self._waiting: dict[int, tuple[Task, tuple[str, ...]]] = {}
         """By the number of the task."""
         self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
         """What tasks have found by operations that changed nothing; what they had done by then; how often in a row."""
@@ -74,6 +76,8 @@ class KeyValues:
         """Serve `StoreOperation`: a choice point, an event, and the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
+        if self._run.observer is not None:
+            self._run.observer.used(operation)
         successor = self._turns.stand(me, accesses)
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
@@ -138,6 +142,8 @@ class KeyValues:
         self._touch(me, key, Mode.WRITE)
         self._queues.pop(key, None)
         self._values.pop(key, None)
+        self._note_gone(key)
+        self._tell_waiting(key)
         return True
 
     def _count_keys(self, me: Task, request: StoreOperation) -> int:
@@ -145,8 +151,9 @@ class KeyValues:
         return len(self._values)
 
     def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
+        """In the order of their names: torch promises none, and in which order they came is nobody's to see."""
         self._read(me, ALL_KEYS[1:])
-        return tuple(key for key in self._values if key.startswith(request.prefix))
+        return tuple(sorted(key for key in self._values if key.startswith(request.prefix)))
 
     def _check(self, me: Task, request: StoreOperation) -> Script:
         """True if all keys are there. To look in vain lets the other ranks run."""
@@ -156,19 +163,19 @@ class KeyValues:
         return self._has(request.keys)
 
     def _wait(self, me: Task, request: StoreOperation) -> Script:
-        """Wait until all keys are there. False if the time-out passed first."""
+        """Wait until all keys are there. Those that are missing, if the time-out passed first."""
         if (yield from self._await(me, request.keys, request)):
             self._read(me, request.keys, is_needed=True)
-            return True
+            return ()
         self._read(me, request.keys)
-        return self._has(request.keys)  # they may have come at the instant of the time-out
+        return self._missing(request.keys)  # they may have come at the instant of the time-out
 
     def _push(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
         self._touch(me, key, Mode.WRITE)
         self._note_new(me, key)
         self._queues.setdefault(key, []).append(value)
-        self._wake_waiting(key)
+        self._wake_waiting(me, key)
 
     def _pop(self, me: Task, request: StoreOperation) -> Script:
         """Take the oldest value of a queue; None if there is none, and the caller does not wait, or finds another."""
@@ -182,6 +189,8 @@ class KeyValues:
         value = self._queues[key].pop(0)
         if not self._queues[key]:
             del self._queues[key]
+            self._note_gone(key)
+            self._tell_waiting(key)
         return value
 
     def _length(self, me: Task, request: StoreOperation) -> int:
@@ -247,14 +256,47 @@ class KeyValues:
         self._touch(me, key, Mode.READ if self._values.get(key) == value else Mode.WRITE)
         self._note_new(me, key)
         self._values[key] = value
-        self._wake_waiting(key)
+        self._wake_waiting(me, key)
 
-    def _wake_waiting(self, key: str) -> None:
+    def _note_gone(self, key: str) -> None:
+        """Tell who explores of a key that is there no more, and who waits for more keys than this one.
+
+        Each of these misses it from here on, and would not have, had the others come sooner.
+        """
+        observer = self._run.observer
+        if observer is None:
+            return
+        observer.removed(("key", key))
+        for number, (task, keys) in self._waiting.items():
+            if key in keys and task.state is State.WAITING:
+                observer.touched(number, Access(("key", key), Mode.MISS))
+                observer.intends(number, _accesses("wait", keys))
+
+    def _note_let_go(self, me: Task, number: int, keys: Sequence[str]) -> None:
+        """Tell who explores who goes on. With that, who made the last of several keys saw that the others are there."""
+        observer = self._run.observer
+        if observer is not None and self._run.tasks[number].state is State.WAITING:
+            for key in keys[1:] and keys:  # a single one it has just made
+                observer.touched(me.number, Access(("key", key), Mode.READ))
+            observer.let_go(me.number, number, tuple([("key", key) for key in keys]))
+
+    def _wake_waiting(self, me: Task, key: str) -> None:
         """Wake whoever waits for `key` and nothing else. All of them: one that wants to take the value looks again."""
-        waiting = self._waiting
-        for number in [number for number, keys in waiting.items() if key in keys and self._has(keys)]:
-            del waiting[number]
-            self._turns.wake(number)  # unless its alarm has just done so
+        for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
+            if self._has(keys):
+                self._note_let_go(me, number, keys)
+                del self._waiting[number]
+                self._turns.wake(number)  # unless its alarm has just done so
+        self._tell_waiting(key)
+
+    def _tell_waiting(self, key: str) -> None:
+        """Who waits for more keys than this one waits for what is missing now, however it came to that."""
+        for task, keys in self._waiting.values():
+            if key in keys and isinstance(task.wait, StoreWait):
+                task.wait = replace(task.wait, keys=self._missing(keys))
+
+    def _missing(self, keys: Sequence[str]) -> tuple[str, ...]:
+        return tuple([key for key in keys if not self._has((key,))])
 
     def _await(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
         """Wait until all keys are there. False if the time-out of the request, a `wait`, passed first.
@@ -263,12 +305,14 @@ class KeyValues:
         """
         if self._has(keys):
             return True
-        missing = tuple([key for key in keys if not self._has((key,))])
+        missing = self._missing(keys)
         has_alarm = request.timeout_seconds is not None  # else it comes to the same whether it was here before the key
         for key in missing:
             self._touch(me, key, Mode.READ if has_alarm else Mode.MISS)
+        if self._run.observer is not None:
+            self._run.observer.waits(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
         what = f"store key {', '.join(missing)}"
-        self._waiting[me.number] = tuple(keys)
+        self._waiting[me.number] = me, tuple(keys)
         self._run.record(EventKind.WAIT, text=what)
         in_time = yield from self._pauses.block(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)

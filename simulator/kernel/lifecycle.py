@@ -72,20 +72,29 @@ class Lifecycle:
         me.rank.error = request.error
         self._run.record(EventKind.RAISE, text=request.error.kind)
 
-    def lose(self, rank: RankRecord, error: RankError) -> bool:
-        """Serve the loss of a rank, which has gone with all its tasks. True if the running one was among them."""
+    def lose(self, rank: RankRecord, error: RankError | None) -> bool:
+        """Serve the loss of a rank, which has gone with all its tasks. True if the running one was among them.
+
+        Without an error its program has ended there, and has nothing to complain of.
+        """
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
+        how = Change.RETURN if error is None else Change.RAISE
         if run.life.phase is Phase.RUNNING:
             rank.error = error
             running, run.running = run.running, rank.main
-            run.record(EventKind.RAISE, text=error.kind)
+            if error is None:
+                run.record(EventKind.RETURN)
+            else:
+                run.record(EventKind.RAISE, text=error.kind)
             run.running = running
         for task in tuple(rank.tasks):
             for script in task.scripts:
                 script.close()
             task.scripts.clear()
-            self._turns.end(task, Change.RAISE if task.is_main else Change.UNWIND)
+            self._turns.end(task, how if task.is_main else Change.UNWIND)
+        if error is None and run.connections is not None:
+            run.connections.rank_ended(rank)
         return was_running
 
     def go_on_after(self, me: Task) -> Script:

@@ -33,6 +33,18 @@ class Observer(Protocol):
     def needs(self, rank: int, key: Object) -> None:
         """A rank goes on now that a key is there, which it would have waited for; it touches it next."""
 
+    def removed(self, key: Object) -> None:
+        """A key is there no more; who took it away has touched it already."""
+
+    def waits(self, rank: int, *, is_for_good: bool) -> None:
+        """A rank begins to wait for keys; it has touched those that are missing already.
+
+        Once let go it goes on `for good` even if one is removed before it runs; else it looks again.
+        """
+
+    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+        """A rank made the last of the keys that another one waits for."""
+
     def issued(self, rank: int, name: CallName, call: Call) -> None:
         """A rank issued a call."""
 
@@ -50,6 +62,9 @@ class Observer(Protocol):
 
     def cancelled(self, rank: int) -> None:
         """A rank's thread, which stands at a choice point or waits, is to be unwound instead of going on."""
+
+    def used(self, kind: str) -> None:
+        """A rank used something of a kind: an operation of the store, a class of `threading`, faults."""
 
     def cut_short(self, rank: int) -> None:
         """The run ends here, in a step of this rank, whatever others could do."""

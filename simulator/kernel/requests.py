@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.diagnosis.samplers import Sampling
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.waits import Wait
@@ -175,6 +176,12 @@ class GivenUp(NamedTuple):
     sequence: int
 
 
+class Whereabouts(NamedTuple):
+    """Answered by lines that say where ranks are: what they wait for, or how they ended."""
+
+    ranks: tuple[int, ...]
+
+
 class OthersDeliver(NamedTuple):
     """Answered by whether another thread of the caller's rank runs what hangs on a completion."""
 
@@ -209,6 +216,12 @@ class Acquire(NamedTuple):
     object: Object
 
 
+class Use(NamedTuple):
+    """The caller uses something by which threads wait for each other."""
+
+    kind: str
+
+
 class Note(NamedTuple):
     """Write an event into the trace."""
 
@@ -221,6 +234,22 @@ class Agree(NamedTuple):
 
     name: str
     value: str
+    site: Site
+
+
+class LoaderBegun(NamedTuple):
+    """The caller's rank begins to go through a data loader."""
+
+    batches: int
+    site: Site
+
+
+class Sampled(NamedTuple):
+    """The caller's rank begins to go through its part of a data set."""
+
+    sampling: Sampling
+    made: Site
+    """The line that made the sampler."""
     site: Site
 
 
@@ -277,8 +306,14 @@ class Looked(NamedTuple):
 
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
-    | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | OthersDeliver
-    | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Note | Agree | StepDone
-    | Returned | Raised
+    | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | Whereabouts
+    | OthersDeliver | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Use | Note | Agree
+    | LoaderBegun | Sampled | StepDone | Returned | Raised
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked
+
+UNANSWERED = frozenset({
+    Acquire, CloseBatch, Declare, Destroy, GiveUp, LoaderBegun, Note, OpenBatch, Release, Returned, Sampled, SawEnd,
+    StepDone, Touch,
+})  # fmt: skip
+"""Requests that are served at once whatever stands, by an answer without a value: nobody has to wait for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.open_slots import open_slots
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot, ThreadSnapshot
@@ -86,6 +88,10 @@ class Run:
     def issued(self) -> tuple[Call, ...]:
         """All calls that were made so far."""
         return tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
+
+    def batches(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
+        """How many batches the data loaders had that each rank began to go through, by line."""
+        return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
     def snapshot(self) -> Snapshot:
         """Every rank and every open slot, as frozen values."""

@@ -33,6 +33,7 @@ class RankRecord:
     """A rank: what its tasks share, as the threads of a process do."""
 
     __slots__ = (
+        "batches",
         "calls_made",
         "completed",
         "delivering",
@@ -52,6 +53,8 @@ class RankRecord:
         self.error: RankError | None = None
         self.calls_made = 0
         self.optimizer_steps = 0
+        self.batches: dict[Site, list[int]] = {}
+        """How many the data loaders had that it began to go through, by line."""
         self.last_call: Call | None = None
         self.destroyed: dict[str, Site] = {}
         """The groups that it destroyed, and the lines that did."""

@@ -78,6 +78,20 @@ def call_sites_differ(calls: Sequence[Call]) -> bool:
     )
 
 
+def branches_meet(calls: Sequence[Call]) -> bool:
+    """True if the calls come from different lines where one and the same is usual.
+
+    A root has a branch of its own in many programs, torch's tutorials among them: only it knows what to scatter, or has
+    room for what is gathered. The stages of a pipeline step at a line each, and what they call meets by what it is.
+    """
+    if calls[0].origin.part is not None:
+        return False
+    root = calls[0].signature.root
+    if root is None:
+        return call_sites_differ(calls)
+    return call_sites_differ([call for call in calls if call.rank != root] or calls)
+
+
 def _compared(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashable]]]:
     signatures = [call.signature for call in calls]
     yield Code.MISMATCH_OPERATION, [s.operation for s in signatures]

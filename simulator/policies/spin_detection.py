@@ -121,6 +121,15 @@ class SpinDetection:
     def needs(self, rank: int, key: Object) -> None:
         """Of no interest."""
 
+    def removed(self, key: Object) -> None:
+        """Of no interest: the key is touched, too."""
+
+    def waits(self, rank: int, *, is_for_good: bool) -> None:
+        """Of no interest."""
+
+    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+        """Of no interest."""
+
     def completed(self, names: Sequence[object]) -> None:
         """Of no interest: the last of them was issued just now."""
 
@@ -133,6 +142,9 @@ class SpinDetection:
     def cancelled(self, rank: int) -> None:
         """Note that a thread looks for nothing any more."""
         self._stands.pop(rank, None)
+
+    def used(self, kind: str) -> None:
+        """Nothing to note."""
 
     def cut_short(self, rank: int) -> None:
         """Of no interest."""

@@ -15,6 +15,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
+- `DataLoader.__iter__`, which tells how many batches there are (loaders.py), and `__init__` and `__iter__` of
+  `DistributedSampler`, which tell what part of the samples a rank reads (samplers.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer_patches.py;
@@ -23,9 +25,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
-Besides, whoever imports torch's compiler gets it late (late_dynamo.py), and it is told to leave our functions as they
-are (untraced.py); a hook on every optimizer counts steps (optimizer_steps.py), and one on every module tells
-check="replicas" of evaluations (replicas.py).
+Besides, whoever imports torch's compiler gets it late (late_dynamo.py), it is told to leave our functions as they are
+(untraced.py), and who waits for its lock lets the others run (compiler_lock.py); a hook on every optimizer counts steps
+(optimizer_steps.py), and one on every module tells check="replicas" of evaluations (replicas.py).
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
-from ddpsim.simulator.process_group import not_simulated, reducer_patches
+from ddpsim.simulator.process_group import loaders, not_simulated, reducer_patches, samplers
+from ddpsim.simulator.process_group.compiler_lock import CompilerLock
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.late_dynamo import dynamo_is_late
 from ddpsim.simulator.process_group.made_stores import blocks
@@ -58,7 +61,7 @@ from ddpsim.simulator.process_group.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.profilers import OneProfiler
-from ddpsim.simulator.process_group.replicas import Judge, Replicas
+from ddpsim.simulator.process_group.replicas import Judge, Replicas, WatchfulJudge
 from ddpsim.simulator.process_group.untraced import has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
@@ -98,7 +101,10 @@ class Backend:
         self._wrappers = WrapperRegistry(self._running_rank, steps_elsewhere)
         self._replicas: Replicas | None = None
         if make_judge is not None:
-            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, make_judge(self._wrappers))
+            judge = make_judge(self._wrappers)
+            if poisons:
+                judge = WatchfulJudge(judge, host.hazards.came_to_light)
+            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, judge)
             host.hazards.listeners.append(self._replicas.call_issued)
         self._groups = GroupMaker(host, self._wrappers, poisons=poisons, semantics=semantics)
 
@@ -107,10 +113,17 @@ class Backend:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace what is listed above, and put it back at the end."""
-        leave_untraced()
+        compiler_lock = CompilerLock()
+
+        def meet_dynamo() -> None:
+            leave_untraced()
+            compiler_lock.install()
+
+        meet_dynamo()
         # Its functions have the default group of the moment at which it is loaded as their default argument.
         importlib.import_module("torch.distributed.nn.functional")
-        with dynamo_is_late(), ExitStack() as stack:
+        with dynamo_is_late(when_loaded=meet_dynamo), ExitStack() as stack:
+            stack.callback(compiler_lock.uninstall)
             stack.callback(self._wrappers.uninstall)
             stack.callback(self._groups.through_torch.close)
             listeners: list[Listener] = [self._groups.optimizer_step_done]
@@ -122,10 +135,11 @@ class Backend:
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
                 replaced.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
             stack.callback(watch_steps(self._host, listeners).remove)
+            originals: list[tuple[Any, str, Any]] = []
+            stack.callback(_put_back, originals)
             for owner, name, replacement in replaced:
-                original = getattr(owner, name)
-                setattr(owner, name, replacement(original))
-                stack.callback(setattr, owner, name, original)
+                originals.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, replacement(originals[-1][2]))
             yield
 
     def _replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
@@ -143,6 +157,8 @@ class Backend:
             *first,
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
+            *loaders.replacements(self._host),
+            *samplers.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),
@@ -186,6 +202,10 @@ class Backend:
         if self._makes_groups:
             self._groups.make_default_group(rank)
         yield
+        self.rank_returned(rank)
+
+    def rank_returned(self, rank: int) -> None:
+        """The running rank's program has come to its end, and leaves its models as they are."""
         if self._replicas is not None:
             self._replicas.rank_returned(rank)
 
@@ -352,6 +372,11 @@ class Backend:
             original(future, result)
 
         return set_result
+
+
+def _put_back(originals: list[tuple[Any, str, Any]]) -> None:
+    while originals:
+        setattr(*originals.pop())
 
 
 def _check_backend(backend: str) -> None:

@@ -8,7 +8,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import hazards
 from ddpsim.simulator.diagnosis.ignored_tags import messages_exchanged
 from ddpsim.simulator.diagnosis.tensor_names import NamedCall, TensorName, exchanged
-from ddpsim.simulator.matching.agreement import call_sites_differ
+from ddpsim.simulator.matching.agreement import branches_meet
 from ddpsim.simulator.verdict import Finding
 
 
@@ -29,7 +29,7 @@ class CallHazards:
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
-        if call_sites_differ(calls) and not any(call.origin.shadow for call in calls):
+        if branches_meet(calls) and not any(call.origin.shadow for call in calls):
             self._sites.setdefault(frozenset(call.site for call in calls), calls)
 
     def rank_ended(self) -> None:
@@ -37,10 +37,15 @@ class CallHazards:
         self._to_return -= 1
 
     def findings(
-        self, *, unwaited: Sequence[Call], changed: Sequence[Call], shared: Sequence[Call] = ()
+        self,
+        *,
+        unwaited: Sequence[Call],
+        changed: Sequence[Call],
+        shared: Sequence[Call] = (),
+        read: Sequence[hazards.ReadEarly] = (),
     ) -> Sequence[Finding]:
         """All hazards of a run: of the order of its calls and their lines, of calls that nobody waited for, and of
-        those whose tensors changed in flight."""
+        those whose tensors were changed or read in flight."""
         have_returned = not self._to_return  # else there is worse to tell
         calls, issuers = [call for call, _ in self.issued], [issuer for _, issuer in self.issued]
         order = hazards.group_order(calls, issuers) if have_returned else None
@@ -49,6 +54,7 @@ class CallHazards:
             *hazards.unwaited_work(unwaited),
             *hazards.tensor_in_flight(changed),
             *hazards.tensors_shared(shared),
+            *hazards.tensor_read(read),
             *(messages_exchanged(calls) if have_returned else ()),
             *([found for named in self._named.values() if (found := exchanged(named))] if have_returned else ()),
             *[hazards.call_site(calls) for calls in self._sites.values()],

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
@@ -58,7 +59,7 @@ class SimulatedGroup(NamedGroup):
 
     @operator("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Reduce onto the root. The other ranks' tensors stay as they are (gloo leaves partial sums there)."""
+        """Reduce onto the root. Others' tensors stay as they are, or are poisoned: gloo leaves partial sums there."""
         arguments.check_tensors("reduce_", tensors)
         reduction, factor = reduction_of(opts)
         signature = Signature(
@@ -160,10 +161,13 @@ class SimulatedGroup(NamedGroup):
         signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
         return self.issue(signature, Payload(inputs, outputs), outputs)
 
-    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """As `gather`, into one tensor (torch 2.14)."""
+        opts = opts or dist.GatherOptions()
         is_root = opts.rootRank == self._group_rank
-        return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [tensor], opts)
+        return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [input], opts)
+
+    gather_into_tensor = gather_single  # of torch 2.15
 
     @operator("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:

@@ -3,7 +3,8 @@
 A parameter whose gradient the program brought to an all_reduce (sum or average) is a replica on the ranks of that
 group, be it alone or in one flat tensor of all gradients of a module that ran (flat_gradients.py). Those are
 compared when the next training forward of such a module begins, whatever made the step, and when the program returns.
-So are, once, parameters that the program brought itself, to average them (averaged_parameters.py).
+So are, once, parameters that the program brought itself, to average them (averaged_parameters.py), or all of a module
+in one flat tensor.
 
 Ranks are compared after the same all_reduce, told by its sequence number; so a rank that went another way is compared
 with nobody. Tensors pair up in the order in which they were reduced, as the stages of a pipeline share an embedding
@@ -23,7 +24,7 @@ from torch.nn import Module
 from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_averaged_by, when_reduced_by
 from ddpsim.simulator.process_group.averaged_parameters import AveragedParameters
 from ddpsim.simulator.process_group.exchanged import Exchanged
-from ddpsim.simulator.process_group.flat_gradients import FlatGradients, brought
+from ddpsim.simulator.process_group.flat_gradients import FlatGradients, Of, brought, gradient_of, value_of
 from ddpsim.simulator.process_group.replica_judge import Look
 from ddpsim.simulator.process_group.replica_tensors import Named
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
@@ -56,13 +57,15 @@ class _Rank:
         """All modules that are a root, or inside one, by id."""
         self.gradients: dict[int, Named] = {}
         """By address."""
-        self.flat: dict[int, list[list[Named]]] = {}
-        """All of each root, by how many elements they have."""
+        self.flat: dict[int, list[tuple[list[Named], Of]]] = {}
+        """All gradients, and all parameters, of each root, by how many elements they have."""
         self.awaited: list[FlatGradients] = []
         """Brought to calls, and not seen in the gradients since."""
         self.parameters: dict[int, Named] = {}
         """By address."""
         self.averaged = AveragedParameters()
+        self.averaged_flat: list[FlatGradients] = []
+        """All parameters of a root, brought to calls since the last forward."""
         self.looks = 0
         self.replicated: dict[str, _Replicated] = {}
         self.compared: dict[str, int] = {}
@@ -110,7 +113,9 @@ class HandReduced:
         found: list[Named] = []
         for tensor, content in zip(_brought(pending), contents, strict=True):
             behind = self._behind(mine, pending, tensor, content)
-            if isinstance(behind, FlatGradients):
+            if isinstance(behind, FlatGradients) and behind.of is value_of:
+                mine.averaged_flat.append(behind)
+            elif isinstance(behind, FlatGradients):
                 own = {id(each.tensor) for each in behind.parameters}
                 mine.awaited = [*(each for each in mine.awaited if not _is_of(each, own)), behind]
             elif behind is not None:
@@ -184,7 +189,7 @@ class HandReduced:
         if alone is not None and alone.tensor.numel() == tensor.numel() and _is_at(alone, tensor.data_ptr()):
             return alone
         candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
-        return next(filter(None, (brought(pending, tensor, content, each) for each in candidates)), None)
+        return next(filter(None, (brought(pending, tensor, content, *each) for each in candidates)), None)
 
     def _parameter_at(self, mine: _Rank, tensor: Tensor) -> Named | None:
         """The parameter that a tensor is, or the `.data` of."""
@@ -202,12 +207,20 @@ class HandReduced:
             mine.gradients.update((gradient.data_ptr(), each) for each, gradient in own)
             if len(own) > 1:
                 count = sum(each.tensor.numel() for each, _ in own)
-                mine.flat.setdefault(count, []).append([each for each, _ in own])
+                mine.flat.setdefault(count, []).append(([each for each, _ in own], gradient_of))
+            every = [] if module is None else _parameters_of(module)
+            if len(every) > 1:
+                count = sum(each.tensor.numel() for each in every)
+                mine.flat.setdefault(count, []).append((every, value_of))
 
     def _compare_averaged(self, rank: int, mine: _Rank) -> None:
         for group, average in mine.averaged.taken().items():
             moment = when_averaged_by(group, average.latest.sequence)
             self._look(rank, group, average.size, moment, average.parameters)
+        for flat in [each for each in mine.averaged_flat if each.is_applied()]:
+            call = flat.pending.call
+            self._look(rank, call.group, flat.size, when_averaged_by(call.group, call.sequence), flat.parameters)
+        mine.averaged_flat = []
 
     def _compare(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():

@@ -15,13 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.process_group.call_hazards import CallHazards
 from ddpsim.simulator.process_group.poison import Poisoned
+from ddpsim.simulator.process_group.poison_marks import (
+    MOST,
+    SHORT,
+    UNKNOWN,
+    holds_poison,
+    may_hold_mark,
+    numbers_in,
+    unmark,
+)
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.payload import Payload
 from ddpsim.simulator.verdict import Finding
@@ -108,13 +119,27 @@ class HazardWatch:
         """Those whose tensors their owner changed before it had waited."""
         self.shared: list[Call] = []
         """Those that have memory in common with one in flight."""
+        self.read: list[ReadEarly] = []
+        """The calls whose tensors were read before the wait, and where that came to light."""
+        self._read: dict[int, Call] = {}
+        """Those of which no more is to be told, by id."""
+        self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
+        """What calls leave anything in, by rank."""
+        self._numbered: dict[int, Call] = {}
+        """The latest call of each number that tensors held."""
+        self._count = [0] * world_size
+        """How many there were, by rank."""
+        self._short: dict[int, Call] = {}
+        """The latest whose tensors had no room for the number, by rank."""
         self._sharing: set[int] = set()
         """The calls of either side, by id; each may change what the other has."""
 
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        self.has_poisoned |= pending.poisoned is not None
+        if pending.poisoned is not None:
+            self.has_poisoned = True
+            self._undefined[call.rank] += [(call, ref(tensor)) for tensor in pending.poisoned.undefined]
         self._issued.append((call, pending.issuer))
         for name in pending.names:
             self._calls.name(call, name)
@@ -131,18 +156,21 @@ class HazardWatch:
             mine[id(pending)] = (pending, tensors, brought)
             if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
                 self._watch_parts(pending, parts)
+        if (
+            self._numbered
+            and id(pending) not in self._sharing
+            and not _only_writes(call)
+            and any(map(may_hold_mark, pending.payload.inputs))
+        ):
+            where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
+            self.came_to_light(call.rank, pending.payload.inputs, where)
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
-        is_shared = id(pending) in self._sharing
-        self._sharing.discard(id(pending))
-        if (
-            watched is not None
-            and watched[1]
-            and not is_shared
-            and any(tensor.has_changed(pending) for tensor in watched[1])
-        ):
+        if self._sharing and id(pending) in self._sharing:
+            self._sharing.remove(id(pending))
+        elif watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
             self.changed_in_flight(pending.call)
 
     def changed_in_flight(self, call: Call) -> None:
@@ -159,8 +187,36 @@ class HazardWatch:
         return [call for call in calls if call.origin.phase is Phase.USER]
 
     def poisoned(self, rank: int) -> Sequence[Call]:
-        """Those of them whose tensors hold what shows."""
-        return [pending.call for pending, *_ in self._in_flight[rank].values() if pending.poisoned is not None]
+        """Those whose tensors hold what shows: of them, and of those that leave anything there."""
+        in_flight = [pending.call for pending, *_ in self._in_flight[rank].values() if pending.poisoned is not None]
+        return in_flight + [call for call, tensor in self._left(rank) if holds_poison(tensor) and call not in in_flight]
+
+    def number(self, call: Call) -> int:
+        """A number for a call whose tensors are to hold it; of many thousands of calls, several have the same."""
+        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        self._count[call.rank] += 1
+        self._numbered[number] = call
+        if call.signature.dtype in SHORT:
+            self._short[call.rank] = call
+        return number
+
+    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+        """A value that a program has made: tell of which calls it has read before it had waited."""
+        if self._numbered:
+            for number in sorted(numbers_in(value)):
+                call = self._short.get(rank) if number == UNKNOWN else self._numbered.get(number)
+                if call is not None and id(call) not in self._read:
+                    self._read[id(call)] = call
+                    self.read_early(ReadEarly(call, where))
+
+    def returned(self, rank: int, value: Any) -> None:
+        """What a program returned; of calls that it never waited for more is told than that they were read."""
+        self._read.update((id(pending.call), pending.call) for pending, *_ in self._in_flight[rank].values())
+        self.came_to_light(rank, value, "what the program returned")
+
+    def read_early(self, read: ReadEarly) -> None:
+        """The owner of a call has read its tensors before it had waited."""
+        self.read.append(read)
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
@@ -193,13 +249,32 @@ class HazardWatch:
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
         self._calls.rank_ended()
+        self._unmark(rank)
         for pending, *_ in list(self._in_flight[rank].values()):
             self.settled(pending)
             self.left_unwaited.append(pending.call)
 
+    def run_ended(self) -> None:
+        """No rank runs any more."""
+        for rank in range(len(self._in_flight)):
+            self._unmark(rank)
+
+    def _unmark(self, rank: int) -> None:
+        """Leave no number in memory, which somebody may take without writing to it."""
+        for pending, *_ in self._in_flight[rank].values():
+            if pending.poisoned is not None:
+                pending.poisoned.unmark()
+        for _, tensor in self._left(rank):
+            unmark(tensor)
+
+    def _left(self, rank: int) -> Iterable[tuple[Call, Tensor]]:
+        return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
+
     def findings(self) -> Sequence[Finding]:
         """What was found."""
-        return self._calls.findings(unwaited=self.left_unwaited, changed=self.changed, shared=self.shared)
+        return self._calls.findings(
+            unwaited=self.left_unwaited, changed=self.changed, shared=self.shared, read=self.read
+        )
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:
@@ -218,6 +293,11 @@ def _watched(payload: Any) -> Sequence[_Whole | _Part]:
         elif tensor.nbytes <= _COPIED_BYTES:
             watched.append(_Part(tensor, is_output=is_output))
     return watched
+
+
+def _only_writes(call: Call) -> bool:
+    """True for a broadcast on other ranks than its root, where its tensors may hold anything before."""
+    return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
 def _read_and_written(call: Call, brought: Payload) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

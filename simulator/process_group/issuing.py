@@ -10,7 +10,7 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, USER_ORIGIN, Call, Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
@@ -97,7 +97,9 @@ class Issuer:
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
         self.issued += signature.members is None and signature.operation != "split_group"
-        origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
+        through_torch = self._through_torch
+        start = through_torch.frame() if through_torch.under_way else None
+        origin, site, caller = self._origins.locate(signature, start)
         if peer is not None:
             origin = self._origins.messages.told(origin, payload)
         coordinates = self._origins.coordinates
@@ -107,11 +109,11 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
-        if origin.is_programs and signature.operation in NAMED:
-            pending.names = self._origins.names_of(call, payload.inputs)
+        if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_programs):
+            pending.names = self._origins.names_of(signature.operation, payload.inputs)
         else:
             self._origins.user_frame = None
-        if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:
+        if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
         host.issue(pending)

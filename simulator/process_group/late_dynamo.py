@@ -22,8 +22,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.process_group.untraced import leave_untraced
-
 _DYNAMO = "torch._dynamo"
 _KEPT = "__dynamo_disable"
 """Where `torch._disable_dynamo` looks for what it has disabled already."""
@@ -32,9 +30,12 @@ _KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__
 
 
 @contextmanager
-def dynamo_is_late() -> Iterator[None]:
-    """Whoever imports torch._dynamo first, here, gets one that is not executed yet; at the end it is forgotten."""
-    finder = _Finder()
+def dynamo_is_late(when_loaded: Callable[[], None]) -> Iterator[None]:
+    """Whoever imports torch._dynamo first, here, gets one that is not executed yet; at the end it is forgotten.
+
+    `when_loaded` is called once it is executed after all.
+    """
+    finder = _Finder(when_loaded)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -46,13 +47,16 @@ def dynamo_is_late() -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
+    def __init__(self, when_loaded: Callable[[], None]) -> None:
+        self._when_loaded = when_loaded
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == _DYNAMO:
             spec = PathFinder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _LateLoader(spec.loader)
+                spec.loader = _LateLoader(spec.loader, self._when_loaded)
             return spec
         if target is None and fullname.startswith(f"{_DYNAMO}.") and fullname in sys.modules:
             return ModuleSpec(fullname, _LoadedMeanwhile())
@@ -78,8 +82,9 @@ class _LoadedMeanwhile(Loader):
 class _LateLoader(Loader):
     """Makes the module, and executes it later."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, when_loaded: Callable[[], None]) -> None:
         self._loader = loader
+        self._when_loaded = when_loaded
         self._lock = _thread.RLock()  # a real one, also in a rank
         self._is_executing = False
         self._disabled: WeakKeyDictionary[FunctionType, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
@@ -124,7 +129,7 @@ class _LateLoader(Loader):
             for function, (arguments, options) in list(self._disabled.items()):
                 setattr(function, _KEPT, module.disable(function, *arguments, **options))
             self._disabled.clear()
-            leave_untraced()
+            self._when_loaded()
             return module
 
     def forget(self) -> None:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import torch._C._distributed_c10d as _c10d
@@ -263,11 +263,13 @@ def blocks(store: Store) -> bool:
 
 def _chooser(bind: Callable[[], type[MadeStore]], real: Any, host: Host) -> Callable[..., Any]:
     make_real = real.__new__
-    made = cache(bind)  # most programs make none
+    made: list[type[MadeStore]] = []  # most programs make none
 
     def new(kind: type, *arguments: Any, **options: Any) -> Any:
         if kind is real and host.is_rank_thread():
-            return made()(*arguments, **options)
+            if not made:
+                made.append(bind())
+            return made[0](*arguments, **options)
         return make_real(kind)  # whose __init__ takes the arguments
 
     return new

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ddpsim.simulator.kernel.requests import GivenUp, GiveUp, Missing
+from ddpsim.simulator.diagnosis.rank_errors import FailedBarrier
+from ddpsim.simulator.kernel.requests import GivenUp, GiveUp, Missing, Whereabouts
 from ddpsim.simulator.runtime.host import Host, Pending
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -34,9 +35,20 @@ def check_barrier(
         host.ask(GiveUp(*barrier, (members[1],)))
     elif not host.wait((pending,), _patience(rank, limit)) and not host.ask(GivenUp(*barrier)):
         host.ask(GiveUp(*barrier, host.ask(Missing(pending.handle))))
-    missing = [members.index(late) for late in host.ask(GivenUp(*barrier))]
-    if missing:
-        raise RuntimeError(_text(rank, missing, limit, wait_all_ranks=wait_all_ranks))
+    if missing := host.ask(GivenUp(*barrier)):
+        late = [members.index(each) for each in missing]
+        error = RuntimeError(_text(rank, late, limit, wait_all_ranks=wait_all_ranks))
+        has_time = limit != NO_TIME or wait_all_ranks
+        error.reason = _told(host, pending, missing if has_time else (), limit)  # type: ignore[attr-defined]
+        raise error
+
+
+def _told(host: Host, pending: Pending, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
+    """For the finding: gloo's text has ranks of the group, and of many that are late it names one."""
+    call = pending.call
+    operation = f"{call.operation} #{call.sequence}" + ("" if call.group == "default" else f' on "{call.group}"')
+    whereabouts = tuple(host.ask(Whereabouts(missing))) if missing else ()
+    return FailedBarrier(operation, f"{_milliseconds(limit)} ms", missing, whereabouts)
 
 
 def _patience(rank: int, limit: timedelta) -> float | None:

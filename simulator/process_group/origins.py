@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
@@ -68,10 +68,10 @@ class OriginTracker:
         self.coordinates = ""
         """Where the rank stands in the program's device mesh."""
 
-    def names_of(self, call: Call, tensors: Sequence[Tensor]) -> tuple[TensorName, ...]:
+    def names_of(self, operation: str, tensors: Sequence[Tensor]) -> tuple[TensorName, ...]:
         """What the program calls the tensors of a call of its own, of those in NAMED, that was located just now."""
         frame, self.user_frame = self.user_frame, None
-        return () if frame is None else self._names.of(call.operation, tensors, frame)
+        return () if frame is None else self._names.of(operation, tensors, frame)
 
     def locate(self, signature: Signature, start: FrameType | None = None) -> tuple[Origin, Site, Site | None]:
         """The origin of a call that is being issued, the line of the user's program behind it, and who called that.

@@ -7,11 +7,13 @@ lacks tells nothing, and the call counts as one of the user's line.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -122,6 +124,28 @@ def _prepares_operation(reading: Reading, frame: FrameType) -> None:
     _adds(reading, f"for {name}" if name else "")
 
 
+def _prepares_layer(reading: Reading, frame: FrameType) -> None:
+    """The redistribution is of what a layer takes or gives in tensor parallelism."""
+    known = frame.f_locals
+    layer = known.get("mod", known.get("module"))
+    if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
+        side = "outputs" if "output" in frame.f_code.co_name else "inputs"
+        name = _name_of(layer, frame)
+        style = frame.f_code.co_qualname.partition(".")[0] if sys.version_info >= (3, 11) else "tensor parallelism"
+        reading.part = reading.part._replace(note=f'{side} of layer "{name}" ({style})' if name else "")
+
+
+def _name_of(layer: Module, frame: FrameType | None) -> str:
+    """What the outermost module that is being called calls a layer."""
+    root: Module = layer
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Module) and frame.f_code.co_name == "_call_impl":
+            root = owner
+        frame = frame.f_back
+    return next((name for name, module in root.named_modules() if module is layer), "")
+
+
 def _says(detail: str) -> Reader:
     return lambda reading, frame: _adds(reading, detail)
 
@@ -164,6 +188,7 @@ class Messages:
                 return
             if caller.f_code.co_name in _CARRIES:
                 part = _message(caller, frame)
+                part = None if part is None else part._replace(note=_action(caller))
                 if part is not None:
                     self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
                     self._parts[tensor] = part
@@ -175,6 +200,27 @@ class Messages:
             return origin
         part = self._parts.pop((*payload.inputs, *payload.outputs)[0], None)
         return origin if part is None else origin._replace(part=part)
+
+
+_WHEN = {
+    "get_fwd_recv_ops": "before its forward",
+    "get_fwd_send_ops": "after its forward",
+    "get_bwd_recv_ops": "before its backward",
+    "get_bwd_send_ops": "after its backward",
+}
+_SCHEDULES = "torch.distributed.pipelining.schedules"
+
+
+def _action(stage: FrameType) -> str:
+    """When a stage makes a message, by what schedule and, of those that are lists of actions, in which one."""
+    when, frame = _WHEN[stage.f_code.co_name], stage.f_back
+    while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
+        schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")
+        if frame.f_globals["__name__"] == _SCHEDULES and schedule is not None:
+            name = type(schedule).__name__
+            return f"{when}, {name}" if action is None else f"{when}, {name} action {action}"
+        frame = frame.f_back
+    return when
 
 
 def _message(frame: FrameType, inner: FrameType) -> Part | None:
@@ -189,6 +235,12 @@ def _message(frame: FrameType, inner: FrameType) -> Part | None:
     other = next((each for each in told if isinstance(each, int)), own + way)
     source, target = (own, other) if name.endswith("send_ops") else (other, own)
     return Part(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
+
+
+def _agrees_on_shapes(reading: Reading, frame: FrameType) -> None:
+    """From torch 2.15 on, the ranks of a pipeline agree on whether stages know their shapes."""
+    if reading.part is None and reading.operation == "all_reduce":
+        reading.part = Part(Parallelism.PIPELINE, "agreement on how shapes are known")
 
 
 def _sends_metadata(reading: Reading, frame: FrameType) -> None:
@@ -216,6 +268,8 @@ def _steps_checkpoint(reading: Reading, frame: FrameType) -> None:
 _UNIT = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 _SENDING = "torch.distributed.tensor._collective_utils"
+_STYLE = "torch.distributed.tensor.parallel.style"
+_SIDES = ("_prepare_input_fn", "_prepare_output_fn")
 _TO_OTHERS = "torch.distributed.checkpoint.utils"
 
 PARALLELISM: dict[tuple[str, str], Reader] = {
@@ -227,6 +281,8 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor._api", "full_tensor"): _says("for full_tensor"),
     (_SENDING, "mesh_scatter"): _distributes("scatter of shards"),
     (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
+    **{(_STYLE, name): _prepares_layer for name in _SIDES},
+    (_SCHEDULES, "_initialize_pipeline_distributed_state"): _agrees_on_shapes,
     (_STAGE, "_send_meta"): _sends_metadata,
     (_STAGE, "_recv_meta"): _receives_metadata,
     **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},

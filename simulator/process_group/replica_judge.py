@@ -6,6 +6,7 @@ go once everybody who can come has come. Where ranks are processes of their own,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -111,8 +112,8 @@ class ReplicaJudge:
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._lasting = Lasting(self._findings)
-        self.comparisons = 0
-        """How often replicas of two ranks or more have been compared."""
+        self.compared = Counter[str]()
+        """How often replicas of two ranks or more have been compared, by group."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
         """Those that a training forward went through."""
@@ -209,7 +210,7 @@ class ReplicaJudge:
         )
         if missing and key not in self._skipped:
             self._skipped[key] = (skip_text(moment, missing), tuple(missing))
-        self.comparisons += len(comparison.ranks) > 1
+        self.compared[key[0]] += len(comparison.ranks) > 1
         difference = None
         if len(groups) > 1:
             difference = first_difference(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)

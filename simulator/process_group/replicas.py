@@ -67,6 +67,26 @@ class Judge(Protocol):
         """A rank's program returned, and left its models' parameters like this."""
 
 
+class WatchfulJudge:
+    """Looks first whether replicas hold what was read of a call in flight, see Note [Poison] in poison.py."""
+
+    def __init__(self, judge: Judge, came_to_light: Callable[[int, Any, str], None]) -> None:
+        self._came_to_light = came_to_light
+        self._judge = judge
+        self.moved = judge.moved
+
+    def look(self, look: Look) -> None:
+        """A replica, at a moment at which it should be equal to the others."""
+        self._came_to_light(look.rank, [each.tensor for each in look.tensors], f"replicas compared {look.moment}")
+        self._judge.look(look)
+
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
+        """A rank's program returned, and left its models' parameters like this."""
+        for _, tensors in left:
+            self._came_to_light(rank, [each.tensor for each in tensors], "the parameters at the end")
+        self._judge.returned(rank, left, exchanged)
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a wrapper is."""
@@ -229,6 +249,7 @@ class Replicas:
                 moment = when_reduced_in(wrapper.number, wrapper.step, has_ended=True)
                 self._compare(wrapper, moment, gradients_in(latest[wrapper]))
         self._by_hand.rank_returned(rank)
+        self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
         self._judge.returned(rank, left, self._exchanged.by(rank))
 

@@ -16,6 +16,10 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
 }
 
 
+_REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__members__.items()}
+"""An enum of pybind11 compares all of its members to tell the name of one."""
+
+
 def shapes_of(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
     """The shapes, as plain tuples."""
     return tuple([tuple(tensor.shape) for tensor in tensors])
@@ -44,7 +48,7 @@ def reduction_of(opts: Any) -> tuple[str, Any]:
     operation: Any = opts.reduceOp
     if not isinstance(operation, ReduceOp):
         return operation.name, None
-    name: str = operation.op.name  # type: ignore[attr-defined]
+    name = _REDUCTION_NAMES[operation.op.value]  # type: ignore[attr-defined]
     if name != "PREMUL_SUM":
         return name, None
     # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
 from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.diagnosis.rank_errors import MissingKeys
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -91,7 +92,7 @@ class MemoryStore(Store):
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
-        """The keys under this prefix, in the order they were first set."""
+        """The keys under this prefix, sorted."""
         return [key.removeprefix(self._prefix) for key in self._ask("list_keys")]
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -104,10 +105,12 @@ class MemoryStore(Store):
         """Wait until all keys are there; raise DistStoreError if `timeout` passes first in virtual time."""
         timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
-        if not self._ask("wait", keys, timeout_seconds=seconds):
+        if missing := self._ask("wait", keys, timeout_seconds=seconds):
             prefix = self._prefix.removeprefix(self._namespace)
             names = ", ".join(f"/{prefix}{key}" for key in keys)
-            raise DistStoreError(f"wait timeout after {round((seconds or 0) * 1000)}ms, keys: {names}")
+            error = DistStoreError(f"wait timeout after {round((seconds or 0) * 1000)}ms, keys: {names}")
+            error.reason = MissingKeys(tuple(missing))  # type: ignore[attr-defined]  # for the finding
+            raise error
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Wait until `world_size` callers have come here with `key`."""

@@ -63,7 +63,11 @@ class TensorNames:
     def of(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
         """The names of the tensors that the function of a frame brings to a call; () if one has none."""
         line = id(frame.f_code), frame.f_lineno
-        if self._misses[line] >= _MISSES or self._found[line] >= MOST_NAMED or len(tensors) > _MOST_TENSORS:
+        if (
+            self._misses.get(line, 0) >= _MISSES
+            or self._found.get(line, 0) >= MOST_NAMED
+            or len(tensors) > _MOST_TENSORS
+        ):
             return ()
         names = []
         for tensor in tensors:
@@ -98,9 +102,11 @@ class TensorNames:
         return None
 
     def _in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
-        telling = [named for named in _with_attributes(values) if type(named[1]) not in _TELLS_NOTHING]
+        telling = [named for named in values.items() if type(named[1]) not in _TELLS_NOTHING]
         if not telling:  # as in most scopes, and this is asked at each call
             return None
+        if "self" in values:
+            telling += _attributes_that_tell(values["self"])
         for _, value in telling:
             if issubclass(type(value), Module) and (name := self._in_module(tensor, value)):
                 return TensorName(name, is_sure=True)
@@ -111,7 +117,8 @@ class TensorNames:
                 for key, item in value.items():
                     if item is tensor and isinstance(key, str):
                         return TensorName(f"{owner}[{key!r}]", is_sure=False)
-        return _by_loop_variable(values, telling)
+        words = [named for named in values.items() if type(named[1]) is str]
+        return _by_loop_variable(words, telling) if words else None
 
     def _in_module(self, tensor: Tensor, module: Module) -> str | None:
         known = self._parameters.get(module)
@@ -150,16 +157,15 @@ def _in_optimizer(tensor: Tensor, optimizer: Optimizer) -> str | None:
     return None
 
 
-def _with_attributes(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    found = list(values.items())
-    if "self" in values and type(attributes := getattr(values["self"], "__dict__", None)) is dict:
-        found += [(f"self.{name}", value) for name, value in attributes.items()]
-    return found
+def _attributes_that_tell(owner: object) -> list[tuple[str, Any]]:
+    attributes = getattr(owner, "__dict__", None)
+    if type(attributes) is not dict:
+        return []
+    return [(f"self.{name}", value) for name, value in attributes.items() if type(value) not in _TELLS_NOTHING]
 
 
-def _by_loop_variable(values: Mapping[str, Any], telling: list[tuple[str, Any]]) -> TensorName | None:
-    words = {name: value for name, value in values.items() if type(value) is str}
-    for name, word in words.items():
+def _by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:
+    for name, word in words:
         if any(_has(container, word) for _, container in telling):
             return TensorName(f"{name} {word!r}", is_sure=False)
     return None

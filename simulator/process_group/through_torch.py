@@ -74,7 +74,7 @@ class ThroughTorch:
     def __init__(self) -> None:
         self._library: Any = None
         self._is_over = False
-        self._calls: dict[int, _Call] = {}
+        self.under_way: dict[int, _Call] = {}
         """By thread: the innermost one under way."""
 
     def call(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -84,22 +84,20 @@ class ThroughTorch:
         self._install()
         call = _Call(group, method, _reduction_of(arguments, options), sys._getframe(1))
         me = get_ident()
-        outer = self._calls.get(me)
-        self._calls[me] = call
+        outer = self.under_way.get(me)
+        self.under_way[me] = call
         try:
             answer = getattr(group.twin, _torchs_name(method))(*arguments, **options)
         finally:
             if outer is None:
-                del self._calls[me]
+                del self.under_way[me]
             else:
-                self._calls[me] = outer
+                self.under_way[me] = outer
         return answer if call.work is None else call.work
 
     def frame(self) -> FrameType | None:
         """The frame from which the call came that has just arrived here by way of torch; None if none has."""
-        if not self._calls:
-            return None
-        call = self._calls.get(get_ident())
+        call = self.under_way.get(get_ident())
         if call is None or not call.has_arrived:
             return None
         call.has_arrived = False
@@ -129,7 +127,7 @@ class ThroughTorch:
         returns_tensors = len(schema.returns) > 1
 
         def kernel(*arguments: Any) -> Any:
-            call = self._calls.get(get_ident())
+            call = self.under_way.get(get_ident())
             if call is None or ProcessGroup.unbox(arguments[count]) is not call.group.twin:
                 raise RuntimeError(f"c10d::{name} is not of a group of this simulation, expected one of the rank's own")
             values = dict(zip(names, arguments, strict=False))
@@ -155,10 +153,11 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         count = len(inspect.signature(method).parameters) - 1
+        with_tensors = min(count - 1, 2)  # of its arguments, those that may be tensors come first
 
         @functools.wraps(method)
         def call(self: Any, *arguments: Any, **options: Any) -> Any:
-            if len(options) == 1 and "opts" in options:
+            if options and len(options) == 1 and "opts" in options:
                 arguments, options = (*arguments, options["opts"]), {}
             if (
                 options
@@ -170,9 +169,9 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 return self.through_torch.call(self, method, arguments, options)
             if _function_modes():
                 with torch._C.DisableTorchFunction():
-                    if _have_data(arguments):
+                    if _have_data(arguments[:with_tensors]):
                         return method(self, *arguments)
-            elif _have_data(arguments):
+            elif _have_data(arguments[:with_tensors]):
                 return method(self, *arguments)
             return self.through_torch.call(self, method, arguments, options)
 
@@ -183,7 +182,7 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _have_data(arguments: Sequence[Any]) -> bool:
     """True for tensors with memory of their own; of a list the first speaks for all."""
-    for argument in arguments[:2]:
+    for argument in arguments:
         while type(argument) is list and argument:
             argument = argument[0]
         if isinstance(argument, Tensor) and (argument.is_meta or type(argument).__torch_dispatch__ is not _NO_DISPATCH):

@@ -145,7 +145,8 @@ class SimulatedWork(Work):
 
     def _receive_completion(self) -> None:
         self._is_delivered = True
-        if self.pending.call.origin.phase is not Phase.USER:
+        pending = self.pending
+        if pending.poisoned is not None and pending.call.origin.phase is not Phase.USER:
             self._reveal()
         if self._future is not None:
             self._finish(self._future)

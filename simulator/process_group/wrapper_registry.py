@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.process_group.wrapper import PROGRESS, Observer, Wrapper, WrapperKey
+from ddpsim.simulator.process_group.wrapper import PROGRESS, Furthest, Observer, Wrapper, WrapperKey
 
 StepsElsewhere = Callable[[str, int], int]
 """The latest step of a wrapper on ranks in other processes, by its calls: its group's label, and its number there."""
@@ -36,6 +36,7 @@ class WrapperRegistry:
         """By id, which another object may have later; a dictionary of weak keys is slower."""
         self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
         self._by_key: dict[WrapperKey, list[Wrapper]] = {}
+        self._furthest: dict[WrapperKey, Furthest] = {}
         self._by_rank: dict[int, list[Wrapper]] = {}
         self._last_hooked: dict[int, Wrapper] = {}
         self._hooks: list[Any] = []
@@ -78,10 +79,7 @@ class WrapperRegistry:
 
     def align(self, wrapper: Wrapper) -> None:
         """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
-        step = max(peer.step for peer in self._by_key[wrapper.key])
-        if self._steps_elsewhere is not None:
-            step = max(step, self._steps_elsewhere(*wrapper.key))
-        wrapper.align(step)
+        wrapper.align(0 if self._steps_elsewhere is None else self._steps_elsewhere(*wrapper.key))
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
@@ -153,7 +151,9 @@ class WrapperRegistry:
         if rank is None or label is None:
             return None
         mine = self._by_rank.setdefault(rank, [])
-        wrapper = Wrapper((label, sum(other.key[0] == label for other in mine)), rank, owner, self.observers)
+        key = label, sum(other.key[0] == label for other in mine)
+        furthest = self._furthest.setdefault(key, Furthest())
+        wrapper = Wrapper(key, rank, owner, self.observers, furthest)
         self._of_owner[id(owner)] = wrapper
         mine.append(wrapper)
         self._by_key.setdefault(wrapper.key, []).append(wrapper)

@@ -18,7 +18,7 @@ from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
+from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
 from ddpsim.simulator.operations import OPERATIONS, Splits
@@ -162,7 +162,7 @@ class _Run:
         if code is not None:
             self._clash(calls, mismatch(calls, code, self._steps, issued=self._issued))
             return
-        if call_sites_differ(calls):
+        if branches_meet(calls):
             self._lines_met.setdefault(frozenset(call.site for call in calls), calls)
         self._meet(calls)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import torch
 
+from ddpsim.simulator.calls import Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes import rank_process
@@ -18,8 +19,9 @@ from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, read_stack
-from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
+from ddpsim.simulator.rank_processes.terms import Setting, Terms
+from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.garbage import set_aside
 
 _LEAVE_SECONDS = 5.0
@@ -42,6 +44,8 @@ class Child:
         self.arena = arena
         self.ended: Ended | None = None
         """Its last word."""
+        self.exited_at: Site | None = None
+        """The line that ended it by os._exit, as far as it is known."""
         self.status: int | None = None
         """What the system says of its end (`os.waitpid`); None while it runs."""
         self._files = files
@@ -55,10 +59,10 @@ class Child:
         """True once it has ended and been reaped."""
         return self.status is not None
 
-    def cpu_seconds(self) -> float:
-        """The CPU time that it has used."""
+    def core_seconds(self) -> float:
+        """What it has computed, or would have if there had been a core for it."""
         # The clock of a process by its number, as MAKE_PROCESS_CPUCLOCK of linux/posix-timers.h makes it.
-        return time.clock_gettime(~self.pid << 3 | 2)
+        return core_seconds(~self.pid << 3 | 2, f"/proc/{self.pid}/schedstat")
 
     def has_children(self) -> bool:
         """True if it has processes of its own, for which it may wait."""
@@ -89,6 +93,7 @@ class Child:
 
     def stack(self) -> StackTold:
         """Where its program stands."""
+        os.ftruncate(self._files.stack, 0)  # what it said before is not true any more
         for number in (TELL_STACK, TELL_NATIVE_STACK):  # the second one needs no Python to run
             self._signal(number)
             end = time.monotonic() + _STACK_SECONDS
@@ -143,6 +148,11 @@ class Child:
         if os.WEXITSTATUS(self.status) == BROKEN_STATUS:
             check_broken(self._files.errors)
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
+
+    def has_exited_well(self) -> bool:
+        """True if it has ended itself with status 0, as launchers of programs ask for."""
+        self.leave()
+        return self.status == 0 and not self._is_reaped_elsewhere
 
     def _reap(self, options: int) -> None:
         """See whether it has ended; then what it has started, and is still there, ends with it."""

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
@@ -44,6 +46,7 @@ from ddpsim.simulator.process_group.wrapper import WrapperKey
 from ddpsim.simulator.rank_processes.advance import Advance
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Known
+from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
 from ddpsim.simulator.rank_processes.inbox import Entry, Inbox
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
@@ -55,6 +58,7 @@ from ddpsim.simulator.rank_processes.messages import (
     GiveUpRequest,
     LatestStep,
     Post,
+    ReadInFlight,
     ReplicaMoved,
     ReplicaSeen,
     ReplicasLeft,
@@ -87,8 +91,14 @@ class Coordinator:
         move_data: MoveData,
         ctrl_c: CtrlC,
         runs_ahead: bool = False,
+        are_programs: bool = False,
+        director: Director | None = None,
     ) -> None:
-        """`runs_ahead`: ranks compute beside each other where it is certain what they are answered."""
+        """`runs_ahead`: ranks compute beside each other where it is certain what they are answered.
+
+        `are_programs`: a rank that ends its process with status 0 has done what it had to do, as for torchrun.
+        `director` is that of a run that is debugged from its beginning.
+        """
         self.hazards = CallHazards(len(children))
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
@@ -96,6 +106,8 @@ class Coordinator:
         self._children = children
         self.changed: list[Call] = []
         """Those whose tensors their owner changed before it had waited."""
+        self.read: list[ReadEarly] = []
+        """Those whose tensors their owner read before it had waited."""
         self.shared: list[Call] = []
         """Those that share memory with one in flight."""
         self._steps: dict[tuple[str, int], int] = {}
@@ -107,10 +119,21 @@ class Coordinator:
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
         """How the processes of ranks ended that did not say so themselves."""
+        self._are_programs = are_programs
+        self._left: set[int] = set()
+        """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
         self._presses = 0
         """Of Ctrl-C, that were heeded."""
         self._inboxes = [Inbox(child) for child in children]
+        self._desk = DebuggerDesk(
+            kernel,
+            self._inboxes,
+            clock=self._watchdog.clock,
+            ctrl_c=ctrl_c,
+            director=director,
+            forward=self._forward,
+        )
         self._posted = PostedCalls(self._inboxes, move_data)
         self._advance = Advance(kernel, is_allowed=runs_ahead)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
@@ -247,6 +270,8 @@ class Coordinator:
             self._judge(message)
         elif isinstance(message, ChangedInFlight):
             (self.shared if message.by_call else self.changed).append(message.call)
+        elif isinstance(message, ReadInFlight):
+            self.read.append(message.read)
         elif isinstance(message, GiveUpRequest):
             self._kernel.drop()
         elif isinstance(message, Broke):
@@ -334,16 +359,20 @@ class Coordinator:
         inbox.handled = None
         if rank.main.is_finished:
             return None
+        if self._are_programs and child.has_exited_well():
+            self._left.add(child.rank)
+            self.hazards.rank_ended()
+            return self._kernel.lose(rank, None)
         self.lost[child.rank] = child.how_it_ended()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self.raisers.append(child.rank)
-        return self._kernel.lose(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", None))
+        return self._kernel.lose(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at))
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _next_entry(self, mine: Inbox) -> Entry | None:
         """What the running task's process says; None if it is gone."""
-        since = time.monotonic()
+        since = self._watchdog.clock.now()
         while not mine.entries:
             if mine.is_gone:
                 return None
@@ -360,6 +389,7 @@ class Coordinator:
 
     def _read(self, inbox: Inbox) -> None:
         inbox.read()
+        self._desk.serve(inbox)
         if inbox.is_gone:
             self._poll.unregister(inbox.child.channel.fileno())
         if inbox.child.rank == self._me.rank_number:
@@ -393,7 +423,7 @@ class Coordinator:
     def collect(self) -> None:
         """Wait for the last words of all ranks, and for the ends of their processes."""
         for inbox in self._inboxes:
-            if inbox.child.ended is None and inbox.child.rank not in self.lost:
+            if inbox.child.ended is None and inbox.child.rank not in self.lost and inbox.child.rank not in self._left:
                 self._await_last_word(inbox)
             inbox.child.leave()
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Completions
+from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
     AwaitTurn,
     CountTasks,
     Ended,
+    Exits,
     LatestStep,
     Message,
     Say,
@@ -46,6 +48,8 @@ class Inbox:
         """The handle of the latest call that the kernel has."""
         self.entries: deque[Entry] = deque()
         """In the order in which they were said."""
+        self.debugger: deque[DebuggerMessage] = deque()
+        """What a debugger in the rank has said, which is served at once."""
         self.handled: Entry | None = Entry(None, Written(0, 0))
         """What the kernel serves, until it has said all that ends it."""
         self.is_gone = False
@@ -64,6 +68,10 @@ class Inbox:
             message, written = said
             if isinstance(message, Ended):  # for whoever asks what came of the rank
                 self.child.ended = message
+            elif isinstance(message, Exits):
+                self.child.exited_at = message.site
+            elif isinstance(message, DebuggerMessage):
+                self.debugger.append(message)
             else:
                 self.entries.append(Entry(message, written))
 

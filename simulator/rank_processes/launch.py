@@ -24,7 +24,7 @@ from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.program_ranks import start_launcher
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_popen import exit_code_as_bytes
-from ddpsim.simulator.rank_processes.rank_process import Terms
+from ddpsim.simulator.rank_processes.terms import Terms
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
@@ -97,7 +97,7 @@ class Launch:
                 raise UsageError(message.line)
             if message is not None and not isinstance(message, Started):
                 return bool(self.children)
-            now = self._launcher.cpu_seconds()
+            now = self._launcher.core_seconds()
             if now - cpu > _POLL_SECONDS / 10 or message is not None:
                 idle_since, cpu = time.monotonic(), now
             elif self.children and time.monotonic() - idle_since > _IDLE_SECONDS:

@@ -34,11 +34,12 @@ from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_chil
 from ddpsim.simulator.rank_processes.launched import Body, Command, Worker, is_worker_of_spawn
 from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
 from ddpsim.simulator.rank_processes.outsiders import watch_children
+from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program, environment
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_popen import RankPopen
-from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
+from ddpsim.simulator.rank_processes.terms import Setting, Terms
 from ddpsim.simulator.runtime import outcome
 
 
@@ -46,24 +47,24 @@ def main(setting: Setting, line: Line) -> NoReturn:
     """Run the program as its own launcher, and end the process."""
     raised = None
     try:
-        rank_process.make_own_process(setting)
+        make_own_process(setting)
         watch_children(setting.terms.outsiders, "the program")
         launcher = Launcher(line, setting.terms)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
                 setting.terms.program(0)
-                rank_process.end_executors_of_processes()
+                end_executors_of_processes()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
             raised = outcome.told(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
-        rank_process.flush()
+        flush()
         line.send(Done(raised), [])
     finally:
-        rank_process.flush()
+        flush()
         os._exit(0)
 
 

@@ -9,25 +9,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.kernel.answers import Answer
-from ddpsim.simulator.kernel.requests import (
-    Acquire,
-    CloseBatch,
-    Declare,
-    Destroy,
-    GiveUp,
-    Note,
-    OpenBatch,
-    Release,
-    Reply,
-    Request,
-    Returned,
-    SawEnd,
-    StepDone,
-    Touch,
-)
+from ddpsim.simulator.kernel.requests import Reply, Request
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.process_group.replica_judge import Look
 from ddpsim.simulator.process_group.replica_tensors import Named
@@ -127,6 +113,12 @@ class ChangedInFlight(NamedTuple):
     """Another call of its did, with which this one shares memory."""
 
 
+class ReadInFlight(NamedTuple):
+    """The rank read the tensors of a call before it had waited for it."""
+
+    read: ReadEarly
+
+
 class GiveUpRequest(NamedTuple):
     """What the last answer asked for could not be done."""
 
@@ -154,15 +146,16 @@ class Ended(NamedTuple):
     """What was on its way out of it when the run ended."""
 
 
+class Exits(NamedTuple):
+    """A rank is about to end its process by os._exit, with another status than 0."""
+
+    site: Site
+
+
 Message = (
     Ask | Say | AwaitTurn | CountTasks | LatestStep | Watch | Tell | Post | ReplicaMoved | ReplicaSeen | ReplicasLeft
-    | ChangedInFlight | GiveUpRequest | Broke | Ended
+    | ChangedInFlight | ReadInFlight | GiveUpRequest | Broke | Ended | Exits
 )  # fmt: skip
-
-UNANSWERED = frozenset(
-    {Acquire, CloseBatch, Declare, Destroy, GiveUp, Note, OpenBatch, Release, Returned, SawEnd, StepDone, Touch}
-)
-"""Requests that are served at once whatever stands, by an answer without a value."""
 
 
 class Written(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.diagnosis.leaving_ranks import led_by
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
@@ -17,8 +19,8 @@ from ddpsim.simulator.rank_processes.coordinator import Coordinator
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.posted_calls import MoveData
 from ddpsim.simulator.rank_processes.program_ranks import start_ranks
-from ddpsim.simulator.rank_processes.rank_process import Terms, sent
 from ddpsim.simulator.rank_processes.signals import ends_told
+from ddpsim.simulator.rank_processes.terms import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -29,9 +31,19 @@ class ProcessRun:
     """One execution."""
 
     def __init__(
-        self, terms: Terms, kernel: Kernel, *, move_data: MoveData, started: Sequence[Child] | None = None
+        self,
+        terms: Terms,
+        kernel: Kernel,
+        *,
+        move_data: MoveData,
+        started: Sequence[Child] | None = None,
+        director: Director | None = None,
     ) -> None:
-        """`started` are the processes of the ranks, if there are any already: of a program that starts them."""
+        """`started` are the processes of the ranks, if there are any already: of a program that starts them.
+
+        `director` is that of a run that is debugged from its beginning.
+        """
+        self._director = director
         self._terms = terms
         self._started = started
         self._kernel = kernel
@@ -69,6 +81,8 @@ class ProcessRun:
             move_data=self._move_data,
             ctrl_c=ctrl_c,
             runs_ahead=self._terms.runs_ahead,
+            are_programs=self._terms.is_program,
+            director=self._director,
         )
         try:
             self._coordinator.run()
@@ -91,9 +105,9 @@ class ProcessRun:
         return any(child.ended is not None and child.ended.has_poisoned for child in self._children)
 
     @property
-    def comparisons(self) -> int:
-        """How often replicas were compared."""
-        return self._coordinator.judge.comparisons
+    def compared(self) -> Counter[str]:
+        """How often replicas were compared, by group."""
+        return self._coordinator.judge.compared
 
     def returns(self, *, has_failed: bool) -> tuple[Any, ...]:
         """What the program of each rank returned.
@@ -124,6 +138,7 @@ class ProcessRun:
                 unwaited=unwaited,
                 changed=self._coordinator.changed,
                 shared=self._coordinator.shared,
+                read=self._coordinator.read,
             ),
         )
 
@@ -140,7 +155,7 @@ class ProcessRun:
         ended = self._children[rank].ended
         if ended is not None and ended.raised is not None:
             return ended.raised
-        return outcome.Raised(f"{LOST}: {self._coordinator.lost[rank]}", None, "", ())
+        return outcome.Raised(f"{LOST}: {self._coordinator.lost[rank]}", self._children[rank].exited_at, "", ())
 
     def _error(self, rank: int) -> BaseException:
         ended = self._children[rank].ended

@@ -17,9 +17,9 @@ from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.rank_processes.server import FILES_OF_A_RANK, MOST_FILES, Birth
 from ddpsim.simulator.rank_processes.servers import STANDING, Server, ServerGone, kinds_of
+from ddpsim.simulator.rank_processes.terms import Terms
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 

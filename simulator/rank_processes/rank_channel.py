@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ddpsim.simulator.debugging.breakpoints import Breakpoints
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.debugger_messages import Look
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.messages import Written
 from ddpsim.simulator.rank_processes.rank_files import Files
@@ -28,6 +30,8 @@ class RankChannel:
         self._rank = rank
         self._files = files
         self._process = os.getpid()
+        self.heed_debugger: Callable[[Look | Breakpoints], None] | None = None
+        """Does what a debugger in another rank asks for, while this one waits for something."""
         self.is_in_use = False
         """Something is being said or heard: what that needs of Python may import a module."""
 
@@ -56,7 +60,9 @@ class RankChannel:
         """Wait for what the coordinator says; where it is gone there is nobody to run for."""
         self.is_in_use = True
         try:
-            return self._channel.receive()
+            while isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
+                self.heed_debugger(said)
+            return said
         except EOFError:
             os._exit(1)
         finally:

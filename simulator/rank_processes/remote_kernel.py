@@ -16,11 +16,10 @@ from typing import Any
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Refuse, Strike, Switch, TellStack, Unwind
-from ddpsim.simulator.kernel.requests import BeginCall, Finish, Reply, Request, StartThread, WaitFor
+from ddpsim.simulator.kernel.requests import UNANSWERED, BeginCall, Finish, Reply, Request, StartThread, WaitFor
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes.messages import (
-    UNANSWERED,
     Ask,
     AwaitTurn,
     Broke,

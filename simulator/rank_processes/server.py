@@ -19,6 +19,8 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from ddpsim.simulator.imports import without_collections
+
 FILES_OF_A_RANK = 6
 """Its channel, arena, output, errors and stack, and where it is noted what was said once for all; a launcher has one
 more, its line."""
@@ -107,10 +109,11 @@ class _Watch:
 
 
 def _load_what_all_ranks_need() -> None:
-    torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(1)
-    for name in ("rank_process", "launcher"):
-        _part(name)
+    with without_collections():
+        torch: Any = importlib.import_module("torch")
+        torch.set_num_threads(1)
+        for name in ("rank_process", "launcher"):
+            _part(name)
 
 
 def _part(name: str) -> Any:
@@ -225,7 +228,7 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Be a rank, or a launcher, as soon as the coordinator says which."""
     rank_files = _part("rank_files")
     try:
-        channel_of, rank_process, parcels = [_part(name) for name in ("channel", "rank_process", "parcels")]
+        channel_of, told, parcels = [_part(name) for name in ("channel", "terms", "parcels")]
         channel = channel_of.Channel(socket.socket(fileno=files[0]))
         try:
             birth: Birth = channel.receive()
@@ -238,13 +241,13 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         with suppress(OSError):  # it is gone, as the program will see
             os.chdir(birth.folder)
         announcement = importlib.import_module("ddpsim.simulator.virtual_gpus.announcement").Announcement(files[5])
-        terms = rank_process.Terms(**birth.terms, announcement=announcement)
+        terms = told.Terms(**birth.terms, announcement=announcement)
         arena = parcels.Arena(file=files[1])
         for file in (files[1], files[5]):
             os.close(file)
-        setting = rank_process.Setting(birth.rank, terms, channel, arena, rank_files.Files(tuple(files[2:5])))
+        setting = told.Setting(birth.rank, terms, channel, arena, rank_files.Files(tuple(files[2:5])))
         if len(files) == FILES_OF_A_RANK:
-            rank_process.main(setting)
+            _part("rank_process").main(setting)
         _part("launcher").main(setting, _part("launcher_line").Line(socket.socket(fileno=files[6])))
     except BaseException:  # none of a program: those stay in `main`
         rank_files.write_broken(files[3], traceback.format_exc())

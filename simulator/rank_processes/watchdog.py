@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, Phase
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _BUSY_SHARE = 0.1
 """A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
@@ -22,7 +21,8 @@ class Watchdog:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._start = time.monotonic()
+        self.clock = Stopwatch()
+        self._start = self.clock.now()
         self._seen: tuple[int, float] = (-1, 0.0)
         """Which turn it is, by when it began, and the CPU time at which it was seen to compute last."""
         self._seen_at = self._start
@@ -31,7 +31,7 @@ class Watchdog:
 
     def look(self, me: Task, child: Child, since: float) -> None:
         """A rank has said nothing for a while; its turn began at `since`."""
-        now = time.monotonic()
+        now = self.clock.now()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self._check_limits(me, child, since, now)
         elif child.rank in self._interrupted_at:
@@ -42,7 +42,7 @@ class Watchdog:
 
     def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
         budget = self._kernel.run.budget
-        cpu, turn = child.cpu_seconds(), round(since * 1000)
+        cpu, turn = child.core_seconds(), round(since * 1000)
         if turn != self._seen[0] or cpu - self._seen[1] > _BUSY_SHARE * budget.stuck_seconds:
             self._seen, self._seen_at = (turn, cpu), now if turn == self._seen[0] else since
         if now - self._seen_at > budget.stuck_seconds and not child.has_children():

@@ -7,9 +7,9 @@ from math import prod
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Shapes
-from ddpsim.simulator.records.job import DEFAULT
 from ddpsim.simulator.records.journal import Journal
 from ddpsim.simulator.records.operation_names import SHORT_DTYPES
+from ddpsim.simulator.records.record import DEFAULT
 
 _NAMES = {
     "all_gather_into_tensor": "all_gather_single",

@@ -9,9 +9,9 @@ from typing import Any
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Root, Shapes
-from ddpsim.simulator.records.job import DEFAULT
 from ddpsim.simulator.records.journal import Journal, Noted
 from ddpsim.simulator.records.operation_names import CPP_DTYPES
+from ddpsim.simulator.records.record import DEFAULT
 
 VERSION = "2.10"
 _NAMES = {

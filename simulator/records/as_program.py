@@ -128,12 +128,9 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for record in job.records.values():
-        own: dict[str, int] = {}
-        for call, _ in record.calls:
-            if not call.is_point_to_point:
-                own[call.group] = call.sequence
-        for group, number in own.items():
-            last[group] = min(last.get(group, number), number)
+        for number, lane in record.course.lanes.items():
+            group = record.groups[number]
+            last[group] = min(last.get(group, lane.last), lane.last)
     for group, number in last.items():
         has_all = all(rank in job.records for rank in job.members[group])
         first[group] = max(0, number - KEPT + 1) if has_all else number + 1
@@ -145,17 +142,14 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
 
 def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
     """The calls of a rank that are kept, in order: of a group whose numbers begin anew, those of the last."""
-    calls = job.records[rank].calls
-    begin: dict[str, int] = {}
-    previous: dict[str, int] = {}
-    for index, (call, _) in enumerate(calls):
-        if not call.is_point_to_point:
-            if call.sequence <= previous.get(call.group, -1):
-                begin[call.group] = index
-            previous[call.group] = call.sequence
-    for index, (call, progress) in enumerate(calls):
-        if call.is_point_to_point:
-            if id(call) in kept or (progress is Progress.UNFINISHED and call.peer != ANY_SOURCE):
+    record = job.records[rank]
+    course = record.course
+    first = {number: cuts[record.groups[number]] for number in course.lanes}
+    for index, step in enumerate(course.steps):
+        if step.is_collective:
+            if step.sequence >= first[step.group] and index >= course.lanes[step.group].begin:
+                yield record.calls[index].call
+        elif step.peer is not None:
+            call = record.calls[index].call
+            if id(call) in kept or (step.progress is Progress.UNFINISHED and call.peer != ANY_SOURCE):
                 yield call
-        elif call.sequence >= cuts[call.group] and index >= begin.get(call.group, 0):
-            yield call

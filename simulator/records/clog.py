@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 
-from ddpsim.simulator.calls import NOWHERE, Call, Shape, Signature
+from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
 from ddpsim.simulator.records.rank_names import rank_in
-from ddpsim.simulator.records.record import Progress, RankRecord, RecordedCall, RecordError
+from ddpsim.simulator.records.record import Course, Progress, RankRecord, RecordError, Step, numbered
 from ddpsim.simulator.records.texts import plain
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -57,7 +57,7 @@ class _Reading:
         """Of each communicator, the own rank in it and its size."""
         self._members: dict[str, tuple[int, ...]] = {}
         self._signatures: dict[str, tuple[str, Signature, int | None]] = {}
-        """Communicator, signature and peer, by number."""
+        """Communicator, signature and peer in it, by number."""
         self._queued: list[str] = []
         """The number of the signature of each call."""
         self._running: dict[str, deque[int]] = defaultdict(deque)
@@ -107,16 +107,16 @@ class _Reading:
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        calls = []
-        for index, number in enumerate(self._queued):
-            group, signature, peer = self._signatures[number]
-            if signature.operation in _UNSIZED:  # it announces the messages of a batch, which follow
-                continue
-            count = (group, signature.operation in POINT_TO_POINT)
-            call = Call(rank, group, counts[count], signature, NOWHERE, peer=peer)
+        queued = [(*self._signatures[number], self._progress(index)) for index, number in enumerate(self._queued)]
+        queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce what follows them
+        groups = numbered(group for group, *_ in queued)
+        steps = []
+        for group, signature, peer, progress in queued:
+            count = (group, peer is not None)
+            steps.append(Step(groups[group], counts[count], signature, progress, peer))
             counts[count] += 1
-            calls.append(RecordedCall(call, self._progress(index)))
-        return RankRecord(rank, self._source, "clog 1", tuple(calls), dict(self._members))
+        course = Course(tuple(steps))
+        return RankRecord(rank, self._source, "clog 1", course, tuple(groups), members=dict(self._members))
 
     def _world_size(self) -> int:
         return max((size for _, size in self._ranks.values()), default=0)
@@ -143,7 +143,7 @@ class _Reading:
         splits = self._splits(fields) if operation == "all_to_all_single" else None
         dtype = SHORT_DTYPES.get(fields.get("dtype", ""), fields.get("dtype"))
         signature = Signature(operation, _shapes(operation, fields, splits), dtype, reduction, root, splits)
-        return fields["comm"], signature, self._global(fields, "peer")
+        return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
     def _splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Of an exchange of equal parts the log has only how many elements they are together."""

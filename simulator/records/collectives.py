@@ -3,19 +3,21 @@ that everybody came to and that did not complete.
 
 The calls of a group meet by the numbers that the records give them. Where the ring of a rank has lost its beginning,
 what came before its first call was complete, or it would not have gone on; so a group is compared from there on.
+Ranks that made the same calls are compared once; each for itself is looked at only where calls differ or are open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.standstill import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.record import Progress, RecordedCall
+from ddpsim.simulator.records.record import Lane, Progress, RankRecord, RecordedCall, Step
 from ddpsim.simulator.verdict import Code
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
@@ -42,7 +44,7 @@ class Met:
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Everybody came, and they did not complete; by group, then in order."""
     without_record: list[tuple[Call, ...]] = field(default_factory=list)
-    """As these, but that there is no record of some members."""
+    """As these, but that there is no record of some members, or none that reaches so far."""
     compared_from: dict[str, int] = field(default_factory=dict)
     """The first number that was compared, of groups of which some ring has lost the beginning."""
     stale: set[int] = field(default_factory=set)
@@ -51,36 +53,42 @@ class Met:
     """How many were compared."""
 
 
-_ByNumber = dict[int, RecordedCall]
-
-
 def met(job: Job) -> Met:
     """Compare the collectives of every group."""
     found = Met()
-    for group, by_rank in _by_group(job).items():
-        _Group(job, group, by_rank, found).compare()
+    for group, lanes in _by_group(job).items():
+        _Group(job, group, lanes, found).compare()
     return found
 
 
-def _by_group(job: Job) -> dict[str, dict[int, _ByNumber]]:
-    """The collectives of each group and rank, by number. Numbers that begin anew are of a new group: the last one."""
-    groups: dict[str, dict[int, _ByNumber]] = {}
+class _Own(NamedTuple):
+    """The calls of a rank in a group."""
+
+    record: RankRecord
+    lane: Lane
+
+
+def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
+    """Those of each group, by rank."""
+    groups: dict[str, dict[int, _Own]] = {}
     for rank, record in job.records.items():
-        for recorded in record.calls:
-            call = recorded.call
-            if call.is_point_to_point:
-                continue
-            own = groups.setdefault(call.group, {}).setdefault(rank, {})
-            if own and call.sequence <= next(reversed(own)):
-                own.clear()
-            own[call.sequence] = recorded
+        for number, lane in record.course.lanes.items():
+            groups.setdefault(record.groups[number], {})[rank] = _Own(record, lane)
     return groups
+
+
+class _Alike(NamedTuple):
+    """Ranks that made the same calls in a group, as one of them made them."""
+
+    steps: Sequence[Step]
+    lane: Lane
+    ranks: tuple[int, ...]
 
 
 class _Group:
     """The collectives of one group."""
 
-    def __init__(self, job: Job, group: str, by_rank: Mapping[int, _ByNumber], found: Met) -> None:
+    def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: Met) -> None:
         self._group = group
         self._by_rank = by_rank
         self._found = found
@@ -91,29 +99,46 @@ class _Group:
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}
         self._recorded = tuple(rank for rank in members if rank in job.records and rank not in unknown)
-        self._stale: set[int] = set()
-        """Ranks whose record was written before others went on."""
+        self._alike = _alike({rank: by_rank[rank] for rank in self._recorded if rank in by_rank})
+        self._silent = frozenset(silent) - unknown
+        self._stale = {rank for rank in self._recorded if job.records[rank].is_cut}
+        """Ranks whose record was written before others went on, or is cut: they may have come to more."""
         self._without = tuple(rank for rank in members if rank not in job.records)
 
     def compare(self) -> None:
         """Go through the numbers until calls clash."""
-        first = max(min(own) for own in self._by_rank.values())
+        first = max(own.lane.first for own in self._by_rank.values())
         if first > 0:
             self._found.compared_from[self._group] = first
         is_after_open = False
-        for number in range(first, max(max(own) for own in self._by_rank.values()) + 1):
-            present = [own[number] for rank in self._recorded if (own := self._by_rank.get(rank, {})) and number in own]
-            if not present:
+        for number in range(first, max(own.lane.last for own in self._by_rank.values()) + 1):
+            steps = [each.steps[each.lane.places[number]] for each in self._alike if number in each.lane.places]
+            if not steps:
                 continue
             self._found.count += 1
-            if self._clash([each.call for each in present]):
+            if self._clash(steps, number):
                 return
-            if any(rank not in self._stale for rank in self._recorded if number not in self._by_rank.get(rank, {})):
-                self._miss(present)
-            elif not is_after_open and all(each.progress is not Progress.COMPLETE for each in present):
-                is_after_open = self._stall(present)
+            if self._somebody_misses(number):
+                self._miss(number)
+            elif not is_after_open and all(step.progress is not Progress.COMPLETE for step in steps):
+                is_after_open = self._stall(steps, number)
 
-    def _clash(self, calls: Sequence[Call]) -> bool:
+    def _somebody_misses(self, number: int) -> bool:
+        """A rank of which there is a record did not come, and its record was not written earlier."""
+        if self._silent - self._stale:
+            return True
+        return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)
+
+    def _present(self, number: int) -> list[RecordedCall]:
+        """The calls with a number, in the order of the group's ranks."""
+        here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
+        return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
+
+    def _clash(self, steps: Sequence[Step], number: int) -> bool:
+        one = steps[0].signature
+        if one.splits is None and all(step.signature is one or step.signature == one for step in steps):
+            return False
+        calls = [each.call for each in self._present(number)]
         code = disagreement(calls) if len(calls) > 1 else None
         is_full = len(calls) == len(self._recorded) + len(self._without)
         if code is None or (code is Code.MISMATCH_SPLITS and not is_full):
@@ -121,8 +146,9 @@ class _Group:
         self._found.clashes.append(Clash(tuple(calls), code, is_full))
         return True
 
-    def _miss(self, present: Sequence[RecordedCall]) -> None:
+    def _miss(self, number: int) -> None:
         """Somebody of whom there is a record did not come. What a rank says is complete is open no more for it."""
+        present = self._present(number)
         waiting = tuple(each.call for each in present if each.progress is not Progress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
         here = {each.call.rank for each in present}
@@ -133,13 +159,24 @@ class _Group:
         elif waiting:
             self._found.open_slots.append(OpenSlot(waiting, missing))
 
-    def _stall(self, present: Sequence[RecordedCall]) -> bool:
+    def _stall(self, steps: Sequence[Step], number: int) -> bool:
         """Everybody came, and nobody says that it is complete; of the calls of a group the first such counts."""
-        if not any(each.progress is Progress.UNFINISHED for each in present):
+        if not any(step.progress is Progress.UNFINISHED for step in steps):
             return False
-        calls = tuple(each.call for each in present)
+        calls = tuple(each.call for each in self._present(number))
         if self._others:
             self._found.open_slots.append(OpenSlot(calls, self._others, any_suffices=len(self._others) > 1))
             return True
-        (self._found.without_record if self._without else self._found.stalled).append(calls)
+        is_whole = not self._without and self._stale.issubset(call.rank for call in calls)
+        (self._found.stalled if is_whole else self._found.without_record).append(calls)
         return True
+
+
+def _alike(by_rank: Mapping[int, _Own]) -> tuple[_Alike, ...]:
+    """Ranks that share a course made the same calls in a group that has the same number there."""
+    ranks: dict[int, list[int]] = {}
+    lanes: dict[int, _Own] = {}
+    for rank, own in by_rank.items():
+        ranks.setdefault(id(own.lane), []).append(rank)
+        lanes[id(own.lane)] = own
+    return tuple(_Alike(own.record.course.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())

@@ -6,7 +6,7 @@ Matching and wording are the simulator's own. What a record does not know is not
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
@@ -77,7 +77,7 @@ class _Diagnosing:
         findings = self._mismatches() or deadlocks(graph)
         if not findings and self._met.stalled:
             graph, findings = self._in_order(graph)
-        findings = findings or tuple(self._unknown())
+        findings = tuple(map(self._judged, findings)) or tuple(self._unknown())
         slots = [call for slot in graph.snapshot.open_slots for call in slot.calls]
         named = [call for finding in findings for call in finding.calls]
         notes = tuple(self._notes())
@@ -105,8 +105,7 @@ class _Diagnosing:
         places = []
         for rank, call in wanted.items():
             record = self._job.records[rank]
-            index = next(index for index, each in enumerate(record.calls) if each.call is call)
-            places.append(record.lost + index)
+            places.append(record.lost + record.calls.index_of(call))
         return min(places)
 
     # --- ranks that wait ----------------------------------------------------------------------------------------------
@@ -114,17 +113,19 @@ class _Diagnosing:
     def _snapshot(self) -> Snapshot:
         slots = [*self._met.open_slots, *self._messages.open_slots]
         if not slots:
-            slots = [
-                OpenSlot(calls, tuple(rank for rank in self._job.members[calls[0].group] if rank in self._absent))
-                for calls in self._met.without_record
-            ]
+            slots = [OpenSlot(calls, self._absent_from(calls)) for calls in self._met.without_record]
         first = self._first_open(slots)
         ranks = tuple(self._rank(rank, first.get(rank)) for rank in range(self._job.world_size))
         return Snapshot(ranks, tuple(slots), None, self._issued)
 
     @property
     def _absent(self) -> frozenset[int]:
-        return frozenset(self._job.unrecorded)
+        """The ranks that may have come to more than the records say."""
+        return frozenset((*self._job.unrecorded, *self._job.cut, *self._met.stale))
+
+    def _absent_from(self, calls: Sequence[Call]) -> tuple[int, ...]:
+        here = {call.rank for call in calls}
+        return tuple(rank for rank in self._job.members[calls[0].group] if rank in self._absent - here)
 
     def _first_open(self, slots: Sequence[OpenSlot]) -> dict[int, Call]:
         """The call that each rank waits in: the first that is open and that it has not left behind.
@@ -132,14 +133,16 @@ class _Diagnosing:
         A call of which the record cannot say whether it is complete, and that others need not come to for a rank to go
         on, is left behind if a later one is open.
         """
-        is_open = {id(call) for slot in slots for call in slot.calls}
+        places: dict[int, set[int]] = {}
+        for slot in slots:
+            for call in slot.calls:
+                places.setdefault(call.rank, set()).add(self._job.records[call.rank].calls.index_of(call))
         first: dict[int, Call] = {}
-        for rank, record in self._job.records.items():
-            own = [each for each in record.calls if id(each.call) in is_open]
+        for rank, indices in places.items():
+            own = [self._job.records[rank].calls[index] for index in sorted(indices)]
             sure = [each for each in own if each.progress is Progress.UNFINISHED]
             likely = [each for each in own if each.call.operation not in ROOTED]
-            if own:
-                first[rank] = (sure or likely or own)[0].call
+            first[rank] = (sure or likely or own)[0].call
         return first
 
     def _rank(self, rank: int, wait: Call | None) -> RankSnapshot:
@@ -149,8 +152,20 @@ class _Diagnosing:
         last = record.calls[-1].call if record.calls else None
         made = record.lost + len(record.calls)
         if wait is None:
-            return RankSnapshot(rank, RankState.SILENT, last_call=last, calls_made=made)
+            state = RankState.UNRECORDED if rank in self._absent else RankState.SILENT
+            return RankSnapshot(rank, state, last_call=last, calls_made=made)
         return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
+
+    def _judged(self, finding: Finding) -> Finding:
+        """The same, unless all that it blames are ranks without a whole record: nobody knows whether they came."""
+        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._absent.issuperset(finding.ranks):
+            return finding
+        lines = (f"UNKNOWN  {Code.UNCHECKED}", *finding.lines[1:])
+        return replace(finding, code=Code.UNCHECKED, ranks=(), lines=lines)
+
+    def _last(self, rank: int) -> str:
+        steps = self._job.records[rank].course.steps
+        return f"{steps[-1].signature.operation} #{steps[-1].sequence}" if steps else "no call"
 
     # --- calls that everybody came to ---------------------------------------------------------------------------------
 
@@ -182,8 +197,8 @@ class _Diagnosing:
         return crossed, tuple(each for each in deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
 
     def _unfinished(self, rank: int) -> tuple[Call, ...]:
-        calls = self._job.records[rank].calls
-        return tuple(call for call, progress in calls if progress is Progress.UNFINISHED and not call.is_point_to_point)
+        record = self._job.records[rank]
+        return tuple(record.calls[index].call for index in record.course.unfinished)
 
     def _unknown(self) -> Iterator[Finding]:
         stalled = [*self._met.stalled, *self._messages.stalled]
@@ -201,11 +216,18 @@ class _Diagnosing:
         elif not stalled and self._knows_no_end():
             who = rank_list(self._job.records)
             yield _of_nobody(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
+        elif not stalled and self._strange:
+            who = rank_list(self._strange)
+            yield _of_nobody(f"the calls of {who} agree in what is known of their version", [])
+
+    @property
+    def _strange(self) -> tuple[int, ...]:
+        """The ranks whose records are of a version that is not known."""
+        return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
 
     def _knows_no_end(self) -> bool:
         """True if the records say of no call whether it was complete."""
-        calls = (each for record in self._job.records.values() for each in record.calls)
-        return all(progress is Progress.UNKNOWN for _, progress in calls)
+        return all(record.course.progress <= {Progress.UNKNOWN} for record in self._job.records.values())
 
     # --- what the records do not say ----------------------------------------------------------------------------------
 
@@ -213,6 +235,12 @@ class _Diagnosing:
         records = list(self._job.records.values())
         if self._job.unrecorded:
             yield f"no record of {rank_list(self._job.unrecorded)}"
+        if self._job.cut:
+            last = ", ".join(f"rank {rank} after {self._last(rank)}" for rank in self._job.cut[:_MOST_STALLED])
+            yield f"the record of {rank_list(self._job.cut)} is cut short, and read as far as it goes: {last}"
+        if self._strange:
+            forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._strange))
+            yield f"{forms} is not known, and read like 2.10: what it says otherwise or besides is not compared"
         if self._met.stale:
             whose = rank_list(self._met.stale)
             yield f"the record of {whose} lacks calls that others completed with it: it was written before those"
@@ -221,7 +249,8 @@ class _Diagnosing:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
         for group, number in self._met.compared_from.items():
             yield f'group "{group}" is compared from call #{number} on: what came before is in not all the records'
-        if not any(progress is Progress.COMPLETE for record in records for _, progress in record.calls):
+        progress = {each for record in records for each in record.course.progress}
+        if Progress.COMPLETE not in progress and Progress.UNKNOWN in progress:
             yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
@@ -245,6 +274,6 @@ def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
 def _issued(job: Job) -> tuple[Call, ...]:
     """All calls; () where rings have lost some, or where they are too many: how many there were is not told then."""
     records = job.records.values()
-    if any(record.lost for record in records) or sum(len(record.calls) for record in records) > _MOST_ISSUED:
+    if any(record.lost for record in records) or sum(len(each.course.steps) for each in records) > _MOST_ISSUED:
         return ()
     return tuple(each.call for record in records for each in record.calls)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.records.record import RankRecord, RecordError
+from ddpsim.simulator.records.record import DEFAULT, RankRecord, RecordError
 from ddpsim.simulator.wording import listed, rank_list
 
-DEFAULT = "default"
 _MOST_RANKS = 2**17
 
 
@@ -31,6 +30,11 @@ class Job:
     def unrecorded(self) -> tuple[int, ...]:
         """The ranks without a record."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.records)
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The ranks whose record is cut short."""
+        return tuple(rank for rank, record in self.records.items() if record.is_cut)
 
 
 def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
@@ -62,6 +66,12 @@ def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
             f"found records of two jobs, one of {one} ranks ({first.source}) and one of {other} ({second.source}), "
             "expected those of one: leave out the others"
         )
+    if said and known and said not in known:
+        [(one, first)] = known.items()
+        raise RecordError(
+            f"found records of a job of {one} ranks ({first.source}), and --world-size says {said}: leave it out, or "
+            "leave out what belongs to another job"
+        )
     named = [rank for record in records.values() for ranks in record.members.values() for rank in ranks]
     least = max([*records, *named, -1]) + 1
     size = said or next(iter(known), least)
@@ -74,7 +84,7 @@ def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
 
 
 def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
-    if not any(record.calls for record in records.values()):
+    if not any(record.course.steps for record in records.values()):
         sources = listed([record.source for record in records.values()], 3)
         raise RecordError(
             f"found no call in the records ({sources}), expected some: switch the recorder on by "
@@ -89,10 +99,10 @@ def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
 
 def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
     for record in records.values():
-        for call, _ in record.calls:
-            if call.peer is not None and call.peer != ANY_SOURCE and not 0 <= call.peer < size:
+        for _, peer in record.channels:
+            if peer != ANY_SOURCE and not 0 <= peer < size:
                 raise RecordError(
-                    f"{record.source} has a {call.operation} with rank {call.peer} in a job of {size} ranks, expected "
+                    f"{record.source} has a message with rank {peer} in a job of {size} ranks, expected "
                     "ranks below that: --world-size says how many there were"
                 )
 
@@ -101,13 +111,15 @@ def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tup
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():
         for group, ranks in record.members.items():
-            members[group] = tuple(sorted({*members.get(group, ()), *ranks})) if group in members else ranks
+            if members.setdefault(group, ranks) != ranks:
+                members[group] = tuple(sorted({*members[group], *ranks}))
     callers: dict[str, set[int]] = {}
     for record in records.values():
-        for call, _ in record.calls:
-            callers.setdefault(call.group, set()).add(call.rank)
-            if call.peer is not None and call.peer != ANY_SOURCE:
-                callers[call.group].add(call.peer)
+        for group in record.groups:
+            callers.setdefault(group, set()).add(record.rank)
+        for group, peer in record.channels:
+            if peer != ANY_SOURCE:
+                callers[group].add(peer)
     guessed = tuple(group for group in callers if group not in members and group != DEFAULT)
     if DEFAULT in callers:
         members.setdefault(DEFAULT, tuple(range(size)))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import Call, channel, is_partner
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.operations import CREATING
-from ddpsim.simulator.records.job import DEFAULT
+from ddpsim.simulator.records.record import DEFAULT
 
 REFUSED = "refused"
 """What the trace says of calls that met and whose data could not move."""

@@ -37,10 +37,10 @@ def met_messages(job: Job) -> MetMessages:
     found = MetMessages()
     channels: dict[tuple[str, int, int], _Channel] = {}
     for record in job.records.values():
-        for recorded in record.calls:
+        for index in record.course.messages:
+            recorded = record.calls[index]
             call = recorded.call
-            if not call.is_point_to_point or call.peer is None:
-                continue
+            assert call.peer is not None
             if call.peer == ANY_SOURCE:
                 _add_of_any(job, recorded, found)
             elif call.operation == "send":

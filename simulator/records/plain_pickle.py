@@ -19,6 +19,11 @@ from ddpsim.simulator.records.texts import plain
 _ROOM_PER_BYTE = 64
 """A plain value of Python's takes at most so many times what it takes in a pickle."""
 _ROOM = 2**28
+_BUFFER = 2**20
+
+
+class CutShortError(RecordError):
+    """A pickle that ends before it is whole."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -39,14 +44,17 @@ def loads(data: bytes) -> Any:
     """The plain value in a pickle. Raises RecordError for one that is damaged, cut short, or wants more than that."""
     with _bounded_memory(_ROOM + _ROOM_PER_BYTE * len(data)):
         try:
-            return _PlainUnpickler(io.BytesIO(data)).load()
+            # Buffered, as else each number and text of it is a call of a method in Python.
+            return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), _BUFFER)).load()
         except RecordError:
             raise
         except MemoryError as error:
             raise RecordError(f"a pickle of {len(data)} bytes that wants more memory than it can need") from error
         except Exception as error:  # what a damaged pickle raises is anything
-            what = "is cut short" if isinstance(error, EOFError) or "truncated" in str(error) else "is damaged"
-            raise RecordError(f"a pickle that {what} ({plain(str(error)) or type(error).__name__})") from error
+            why = plain(str(error)) or type(error).__name__
+            if isinstance(error, EOFError) or "truncated" in why or "exhausted" in why:
+                raise CutShortError(f"a pickle that is cut short ({why})") from error
+            raise RecordError(f"a pickle that is damaged ({why})") from error
 
 
 @contextmanager

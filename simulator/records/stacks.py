@@ -1,4 +1,4 @@
-"""Which line of a recorded stack is the user's."""
+"""Which lines of a recorded stack are the user's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _LIBRARY = re.compile(
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?\?")
 
 
-def site_of(frames: Sequence[Any]) -> Site:
-    """The innermost line that lies in no installed package, or else the innermost outside torch; NOWHERE without one.
+def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:
+    """The innermost line that lies in no installed package, and the first behind it that lies in another such file.
 
-    `frames` are dicts with name, filename and line, the innermost first.
+    Without one, the innermost outside torch, or else NOWHERE. `frames` are dicts with name, filename and line, the
+    innermost first.
     """
-    outside_torch = None
+    innermost = outside_torch = None
     for frame in frames:
         if not isinstance(frame, dict):
             continue
@@ -30,11 +31,14 @@ def site_of(frames: Sequence[Any]) -> Site:
         if not isinstance(path, str) or not isinstance(line, int) or not isinstance(name, str):
             continue
         is_library, is_in_torch = _where(path)
-        if not is_library:
-            return _site(path, line, name)
-        if outside_torch is None and not is_in_torch:
+        if not is_library and innermost is None:
+            innermost = _site(path, line, name)
+        elif innermost is not None:
+            if not is_library and not path.startswith("<") and plain(path) != innermost.path:
+                return innermost, _site(path, line, name)
+        elif outside_torch is None and not is_in_torch:
             outside_torch = _site(path, line, name)
-    return outside_torch or NOWHERE
+    return innermost or outside_torch or NOWHERE, None
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,8 @@ class Baton:
         """The threads that have not ended, and all that run a rank's program, by number."""
         self.has_ended = False
         self.over = _allocate_lock()
-        """Held until the execution has ended, that is, the last rank is finished."""
+        """Whoever started the execution waits for it. Released when that has ended, that is, the last rank is finished,
+        and when something else is to be done there (desk.py)."""
         self.over.acquire()
         self._kernel = kernel
         self._switch = switch

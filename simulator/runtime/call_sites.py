@@ -33,6 +33,9 @@ _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_functio
 _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
 """Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
 
+STARTS = frozenset({"ddpsim.simulator.runtime.rank_body", "ddpsim.simulator.runtime.threads.thread_body"})
+"""Modules from which the program of a rank, and the threads that it starts, are run."""
+
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
@@ -57,11 +60,11 @@ def _foreign_roots() -> tuple[str, ...]:
 def is_users(code: CodeType) -> bool:
     """True for a function of the user's program."""
     path = code.co_filename
-    return _is_users_file(path) and not (path == "<string>" and code.co_name in _OF_DATACLASSES)
+    return is_users_file(path) and not (path == "<string>" and code.co_name in _OF_DATACLASSES)
 
 
 @lru_cache(maxsize=4096)
-def _is_users_file(path: str) -> bool:
+def is_users_file(path: str) -> bool:
     """By file: code objects of equal text in two files are equal. What has no file (`<stdin>`, exec) is the user's."""
     if path.startswith("<"):
         return not path.startswith(_GENERATED)
@@ -139,7 +142,10 @@ def stack_text(frame: FrameType | None) -> str:
     if frame is None:
         return "(no Python stack)"
     frames = list(traceback.walk_stack(frame))[::-1]
-    first = next((index for index, (each, _) in enumerate(frames) if is_users(each.f_code)), 0)
+    start = max(
+        (index for index, (each, _) in enumerate(frames) if each.f_globals.get("__name__") in STARTS), default=0
+    )
+    first = next((start + index for index, (each, _) in enumerate(frames[start:]) if is_users(each.f_code)), start)
     told = [(each, line) for each, line in frames[first:] if not _is_simulators_file(each.f_code.co_filename)]
     return "".join(traceback.StackSummary.extract(iter(told)).format())
 

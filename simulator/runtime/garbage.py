@@ -7,7 +7,9 @@ still go; those that grow old wait for the end of the run.
 
 What was set aside is old afterwards, and Python, which counts what grows old to tell when to look there, did not see
 it. So cycles that outlive their run, a result for instance, would pile up over thousands of runs; they are looked for
-whenever so many ranks have run.
+whenever so many ranks have run. That takes as long as some dozen small runs, since everything is looked through. An
+exploration sets aside what exists before its first execution, and nothing more until its end: what an execution leaves
+is young then, and goes as it would without us.
 """
 
 from __future__ import annotations
@@ -37,30 +39,55 @@ class _OldCollections:
         self._due = _RANKS_PER_OLD
 
     def run(self, ranks: int) -> None:
-        """Count the ranks of a run, and collect if that is due."""
-        self._ranks += ranks
+        """Collect if that is due after the ranks of earlier runs, and count those of the one that begins."""
         if self._ranks >= self._due:
             self._ranks = 0
             self._due = 2 * self._due if gc.collect() < _LITTLE_GARBAGE else _RANKS_PER_OLD
+        self._ranks += ranks
+
+
+class _SettingAside:
+    """Freezes what exists, once, and knows if that was done: Python, asked, counts the frozen, in 10 ms or more."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+        """By a run, which ends; or by the process, for reasons of its own, and then for good."""
+
+    def begin(self) -> bool:
+        """Freeze, unless that was done; whether it is the caller's to undo."""
+        if self._is_done:
+            return False
+        self._is_done = True
+        if gc.get_freeze_count():
+            return False
+        gc.freeze()
+        return True
+
+    def end(self) -> None:
+        """Undo it."""
+        gc.unfreeze()
+        self._is_done = False
 
 
 _OLD_COLLECTIONS = _OldCollections()
-# As the collector does, it belongs to the whole process.
+_SETTING_ASIDE = _SettingAside()
+# As the collector does, they belong to the whole process.
 
 
 @contextmanager
 def set_aside(world_size: int) -> Iterator[None]:
-    """Let the collector look inside at nothing that exists now. A run of so many ranks does this once."""
-    is_frozen_by_us = gc.get_freeze_count() == 0  # else the process froze objects for reasons of its own
+    """Let the collector look inside at nothing that exists now. A run of so many ranks does this once.
+
+    What is around several runs, which count themselves, has no ranks.
+    """
     if gc.isenabled():
         _OLD_COLLECTIONS.run(world_size)
-    if is_frozen_by_us:
-        gc.freeze()
+    is_ours = _SETTING_ASIDE.begin()
     try:
         yield
     finally:
-        if is_frozen_by_us:
-            gc.unfreeze()
+        if is_ours:
+            _SETTING_ASIDE.end()
 
 
 @contextmanager

@@ -124,11 +124,23 @@ class CallWatch(Protocol):
     def poisoned(self, rank: int) -> Sequence[Call]:
         """Those of them whose tensors hold what shows."""
 
+    def number(self, call: Call) -> int:
+        """A number for a call whose tensors are to hold it; see Note [Marks] in process_group/poison_marks.py."""
+
+    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+        """What a program has done with its tensors shows in a value."""
+
+    def returned(self, rank: int, value: Any) -> None:
+        """What a program returned."""
+
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
 
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
+
+    def run_ended(self) -> None:
+        """No rank runs any more."""
 
     def findings(self) -> Sequence[Finding]:
         """What was found."""

@@ -1,8 +1,8 @@
 """Limits: watch a running execution from outside, and end it when it takes too long or does not come back.
 
 The watcher is the caller's own thread, which has nothing else to do. A rank that computes is told from one that is
-blocked in a lock, a socket or native code by the CPU time of its thread: the first may take as long as the budget has
-seconds, the second is `stuck` after `Budget.stuck_seconds`.
+blocked in a lock, a socket or native code by the time for which its thread has had a core, or waited for one: the first
+may take as long as the budget has seconds, the second is `stuck` after `Budget.stuck_seconds`.
 
 A rank that imports a module gets more time: on a busy machine it waits for the disk, and if it is interrupted, a module
 half made stays behind in the process.
@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.starter import Starter
 from ddpsim.simulator.runtime.thread_exit import stop_signalling
@@ -40,6 +41,7 @@ def run(starter: Starter, budget: Budget) -> None:
         _watch(starter, budget)
     except BaseException:
         starter.end_from_outside()
+        starter.host.desk.close()
         while not baton.has_ended:
             try:
                 _drain(starter)
@@ -49,17 +51,20 @@ def run(starter: Starter, budget: Budget) -> None:
 
 
 def _watch(starter: Starter, budget: Budget) -> None:
-    host, start = starter.host, time.monotonic()
-    baton = host.baton
+    host, baton, clock = starter.host, starter.host.baton, starter.host.desk.clock
     seen: tuple[object, ...] = ()
-    seen_at, cpu_seen = start, 0.0
-    while not baton.over.acquire(timeout=_WATCH_SECONDS):
+    start = seen_at = clock.now()
+    cpu_seen = 0.0
+    while not baton.has_ended:
+        if baton.over.acquire(timeout=_WATCH_SECONDS):
+            host.desk.serve()
+            continue
         if host.is_stopping:
             return _drain(starter)
-        now = time.monotonic()
+        now = clock.now()
         rank = baton.running
         progress = (host.steps, rank and rank.number)
-        cpu = 0.0 if rank is None else _cpu_seconds(rank)
+        cpu = 0.0 if rank is None else _core_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
         asleep = now - seen_at
@@ -74,10 +79,13 @@ def _watch(starter: Starter, budget: Budget) -> None:
 def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
     baton = starter.host.baton
+    starter.host.desk.close()
     rank = baton.running
     waited_since = time.monotonic()
     interrupted = False
-    while not baton.has_ended and not baton.over.acquire(timeout=_WATCH_SECONDS / 5):
+    while not baton.has_ended:
+        if baton.over.acquire(timeout=_WATCH_SECONDS / 5):
+            continue
         if baton.running is not rank:
             rank, waited_since, interrupted = baton.running, time.monotonic(), False
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:
@@ -97,11 +105,12 @@ def _patience(rank: RankThread, budget: Budget) -> float:
     return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_IMPORTS)
 
 
-def _cpu_seconds(rank: RankThread) -> float:
-    """CPU seconds of the rank's thread; where the platform cannot tell, wall time, so that nobody counts as stuck."""
+def _core_seconds(rank: RankThread) -> float:
+    """What its thread has computed or would have; where the platform cannot tell, wall time: nobody counts as stuck."""
     if sys.platform == "linux" and rank.thread is not None and rank.thread.native_id is not None:
         with suppress(OSError):  # the thread has just ended
             # The clock of a thread by its number, as MAKE_THREAD_CPUCLOCK of linux/posix-timers.h makes it;
             # pthread_getcpuclockid must not be asked about a thread that may have ended.
-            return time.clock_gettime(~rank.thread.native_id << 3 | 6)
+            number = rank.thread.native_id
+            return core_seconds(~number << 3 | 6, f"/proc/self/task/{number}/schedstat")
     return time.monotonic()

@@ -20,6 +20,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -79,10 +80,15 @@ def _current_core() -> int | None:
     if not hasattr(os, "SCHED_BATCH"):
         return None
     try:
-        core: int = ctypes.CDLL(None).sched_getcpu()
+        core: int = _libc().sched_getcpu()
     except (AttributeError, OSError):
         return None
     return core if core in os.sched_getaffinity(0) else None
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _give_cores_back() -> None:

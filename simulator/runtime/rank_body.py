@@ -48,7 +48,7 @@ class RankBody:
         __tracebackhide__ = True  # pytest then begins with the program
         how = Change.UNWIND
         try:
-            me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
+            me.sleep()  # inside: the end of a run may interrupt whoever has just got it
             if not host.is_stopping:
                 with self._enter_rank(me.rank):
                     value = self._program(me.rank)
@@ -80,6 +80,7 @@ def _end_rank(host: ThreadHost, me: RankThread, how: Change) -> None:
     try:
         if how is Change.RETURN and not host.is_stopping:
             host.ask(Returned())
+            host.hazards.returned(me.rank, me.of.value)
             host.hazards.rank_ended(me.rank)
     except Exception as error:  # a bug of ours must not leave the others asleep
         host.break_off_by_bug(error)

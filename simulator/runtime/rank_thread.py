@@ -67,6 +67,7 @@ class RankThread:
     """A thread of a rank and its half of the baton. Only the thread that holds the baton touches the fields."""
 
     __slots__ = (
+        "asker",
         "baton",
         "exit",
         "fault",
@@ -85,6 +86,7 @@ class RankThread:
         "started_at",
         "task",
         "thread",
+        "visit",
     )
 
     def __init__(
@@ -115,6 +117,10 @@ class RankThread:
         """How often it stood before a lock with nothing else in between, and at which step it did so last."""
         self.ident = 0
         """Of the thread, once it has started; 0 before."""
+        self.asker = 0
+        """The same, for whoever asks in its name; 0 while a debugger looks at it, and nothing is to communicate."""
+        self.visit: Callable[[], None] | None = None
+        """What a debugger that looks at it from another rank lets it do where it sleeps."""
         self.exit = ThreadExit(RankUnwound)
         self.thread: threading.Thread | None = None
         """None once a thread that the rank started has ended."""
@@ -125,7 +131,35 @@ class RankThread:
         self.thread.start()
         self.thread._daemonic = False  # type: ignore[attr-defined]
         # A process's main thread is no daemon, and threads are as the one that makes them, unless told.
-        self.ident = self.thread.ident or 0
+        self.ident = self.asker = self.thread.ident or 0
+
+    def sleep(self) -> None:
+        """Sleep until it gets the baton."""
+        self.baton.acquire()
+        if self.visit is not None:
+            self.sleep_on()
+
+    def sleep_on(self) -> None:
+        """Sleep until it gets the baton, after it was woken for what another thread lets it do meanwhile."""
+        while self.visit is not None:
+            visit, self.visit = self.visit, None
+            visit()
+            self.baton.acquire()
+
+    def have_done(self, visit: Callable[[], None]) -> None:
+        """Let it do something where it sleeps; another thread calls this, and waits until that is over."""
+        over = _allocate_lock()
+        over.acquire()
+
+        def do() -> None:
+            try:
+                visit()
+            finally:
+                over.release()
+
+        self.visit = do
+        self.baton.release()
+        over.acquire()
 
     def adopt(self, task: Task) -> None:
         """Be what the kernel knows; a thread that a rank starts is, before it has the baton."""

@@ -40,7 +40,7 @@ class SharedProcess:
     def __init__(self, running_rank: Callable[[], int | None], program: Any) -> None:
         """`running_rank` is the rank whose thread asks; None outside ranks."""
         self._running_rank = running_rank
-        self._imported_before = frozenset(sys.modules)
+        self._loaded_before = sys.modules.keys() & _LIBRARIES
         program = inspect.unwrap(program)
         self._used = _libraries_used_by(program)
         self._named = frozenset(_libraries_imported_by(program))
@@ -71,9 +71,8 @@ class SharedProcess:
 
     def findings(self) -> list[Finding]:
         """What was noted, the same at the same line once for all ranks."""
-        imported = _LIBRARIES & (
-            self._used | self._named & sys.modules.keys() | sys.modules.keys() - self._imported_before
-        )
+        loaded = sys.modules.keys() & _LIBRARIES
+        imported = _LIBRARIES & self._used | self._named & loaded | loaded - self._loaded_before
         libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(imported)]
         return [
             *(

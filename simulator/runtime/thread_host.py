@@ -49,6 +49,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
+from ddpsim.simulator.runtime.desk import Desk
 from ddpsim.simulator.runtime.host import CallWatch, Pending
 from ddpsim.simulator.runtime.kernel_port import KernelPort
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
@@ -58,6 +59,7 @@ from ddpsim.simulator.waits import CallWait
 _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
 
+_RUNNING = Phase.RUNNING  # as in turns.py
 _DELIVERED = Delivered()
 _MOVED = Moved()
 
@@ -92,6 +94,7 @@ class ThreadHost:
         self.is_observed = kernel.run.is_observed
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch)
+        self.desk = Desk(self.baton.over.release)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
@@ -100,7 +103,7 @@ class ThreadHost:
     @property
     def is_stopping(self) -> bool:
         """True once the execution has come to its end, and every thread is carried out of what it runs."""
-        return self.kernel.run.life.phase is not Phase.RUNNING
+        return self.kernel.run.life.phase is not _RUNNING
 
     @property
     def steps(self) -> int:
@@ -120,7 +123,7 @@ class ThreadHost:
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
         running = self.baton.running
-        return running is not None and running.ident == _thread_ident() and os.getpid() == self._process
+        return running is not None and running.asker == _thread_ident() and os.getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
         """True if a thread is being carried out of what it runs."""
@@ -129,7 +132,7 @@ class ThreadHost:
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel, do what the answers say, and return the last value."""
         me = self.baton.running
-        if me is None or me.ident != _thread_ident():
+        if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
         answer = self.kernel.handle(request)
         return answer.value if type(answer) is GoOn else self._obey(me, answer)
@@ -140,8 +143,10 @@ class ThreadHost:
         while True:
             if type(answer) is Switch:
                 self.baton.pass_on(me, answer.to)
-                me.baton.acquire()
-                if self.is_stopping:
+                me.baton.acquire()  # as me.sleep() does it
+                if me.visit is not None:
+                    me.sleep_on()
+                if kernel.run.life.phase is not _RUNNING:
                     me.see_end()
                 answer = kernel.resume(me.task)
             elif type(answer) is GoOn:
@@ -157,7 +162,7 @@ class ThreadHost:
     def begin_call(self, intent: Accesses) -> RankThread:
         """The choice point before a call of the running thread, which it returns. A fault may strike here."""
         me = self.baton.running
-        if me is None or me.ident != _thread_ident():
+        if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
         answer = self.kernel.begin_call(intent)
         if answer is not GO_ON:
@@ -177,7 +182,7 @@ class ThreadHost:
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
         me = self.baton.running
-        if me is None or me.ident != _thread_ident():
+        if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
         if pendings[0].owner is not me.of:
             return self._wait_for_others(pendings, timeout_seconds)
@@ -339,6 +344,11 @@ class ThreadHost:
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
+        if self.desk.is_open:
+            raise UsageError(
+                "what was typed in a debugger communicates, or waits, and no rank goes on meanwhile, expected a look "
+                "at what is there: let the rank do it by itself, with n, s or c"
+            )
         if self.baton.has_ended and not self._is_left_behind(threading.current_thread()):
             raise UsageError(
                 "a process group, store or work of a run that is over, expected this run's: make it anew in each run, "

@@ -80,6 +80,7 @@ class ThreadedRun:
                 limits.run(self._starter, self._kernel.run.budget)
         finally:
             self._isolation.uninstall()
+            host.hazards.run_ended()
             for rank in host.ranks:
                 if rank.main.ident and rank.main.thread is not None:
                     rank.main.thread.join(timeout=0.2 if rank.main.is_abandoned else None)

@@ -25,9 +25,10 @@ class Failure(NamedTuple):
 def failure_of(result: Result, name: str) -> Failure:
     """How a run failed. Raises UsageError if it did not; `name` is what the user calls it."""
     if result.verdict is not Verdict.FAIL:
+        not_struck = f" ({result.not_struck})" if result.not_struck else ""
         raise UsageError(
-            f"{name} comes to {result.verdict.value} under this schedule, expected a failure to shrink: give the "
-            "schedule that it fails under"
+            f"{name} comes to {result.verdict.value} under this schedule{not_struck}, expected a failure to shrink: "
+            "give the schedule that it fails under"
         )
     return _failure(result)
 

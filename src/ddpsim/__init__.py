@@ -127,5 +127,15 @@ def __getattr__(name: str) -> object:
     # when it is first asked for.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    from ddpsim.simulator.imports import without_collections
+    from ddpsim.simulator.torch_version import complaint
+
+    try:
+        with without_collections():
+            home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    except ImportError:
+        if line := complaint():
+            raise ImportError(line) from None
+        raise
+    value = globals()[name] = getattr(home, name)
     return value

@@ -26,7 +26,7 @@ def loses_a_value(rank, program):
 
 @pytest.mark.parametrize(
     "programs",
-    [pytest.param(15, marks=pytest.mark.tier("ci")), pytest.param(60, marks=pytest.mark.tier("nightly"))],
+    [pytest.param(5, marks=pytest.mark.tier("ci")), pytest.param(60, marks=pytest.mark.tier("nightly"))],
 )
 def test_simulator_and_gloo_agree(capsys, server, programs):
     assert command.main(["--programs", str(programs)]) == Status.AS_EXPECTED

@@ -50,6 +50,15 @@ def differences(suite: str, way: str, gloo: Outcomes, here: Outcomes) -> set[Exc
     }
 
 
+def changes(
+    known: Iterable[Exceptional], found: Iterable[Exceptional], ran: Iterable[tuple[str, str]]
+) -> tuple[list[Exceptional], list[Exceptional]]:
+    """What was found and the table does not have, and what it has of the suites and ways that ran and was not found."""
+    again, is_found = set(ran), set(found)
+    expected = {each for each in known if (each.suite, each.way) in again}
+    return sorted(is_found - expected, key=str), sorted(expected - is_found, key=str)
+
+
 def load_gloo(path: Path = GLOO) -> dict[str, dict[str, Outcome]]:
     """The outcomes on gloo of each suite. Tests that gloo skips are left out."""
     suites = json.loads(path.read_text())

@@ -7,6 +7,7 @@ from tests.conformance.outcome import Outcome, Status, first_line, of_all
 from tests.conformance.records import (
     Direction,
     Exceptional,
+    changes,
     differences,
     load_exceptions,
     load_gloo,
@@ -61,6 +62,14 @@ def test_the_table_made_anew_keeps_reasons_and_what_did_not_run():
     gone = Exceptional("cpu-3", "process", "test_c", Direction.FAILS_HERE)
     known = {FAILS: "why", other: "other", gone: "gone"}
     assert made_anew(known, [FAILS, PASSES], [("cpu-3", "process")]) == {FAILS: "why", other: "other", PASSES: ""}
+
+
+def test_what_is_new_and_what_is_gone_is_told_of_the_suites_and_ways_that_ran():
+    of_another_way = Exceptional("cpu-3", "thread", "test_a", Direction.FAILS_HERE)
+    assert changes([FAILS, of_another_way], [FAILS], [("cpu-3", "process")]) == ([], [])
+    assert changes([of_another_way], [FAILS], [("cpu-3", "process")]) == ([FAILS], [])
+    assert changes([FAILS, of_another_way], [], [("cpu-3", "process")]) == ([], [FAILS])
+    assert changes([FAILS], [PASSES], [("cpu-3", "process")]) == ([PASSES], [FAILS])
 
 
 def test_records_are_read_as_they_were_written(tmp_path):

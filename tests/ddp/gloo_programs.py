@@ -38,9 +38,9 @@ from tests.kit.training import TINY, Prepare, Trained, Training, batches, equal_
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD_SIZE = 2
-CALL_SECONDS = 20
+CALL_SECONDS = 120
 """How long a collective waits for the other process."""
-LIFE_SECONDS = 90
+LIFE_SECONDS = 600
 """After which a process shows where it is and ends, whoever still waits for it."""
 
 

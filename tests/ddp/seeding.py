@@ -31,7 +31,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 600.0
 """For one process, on a machine that is busy. What hangs, the simulator reports in much less."""
 _PRELOADED = (
     "torch._dynamo",  # by the first optimizer

@@ -13,6 +13,7 @@ from ddpsim.ddp import DistributedDataParallel, UsageError
 from tests.kit.networks import Checkpointed
 from tests.kit.running import check_backwards, counts, run
 from tests.kit.training import TINY, ramp
+from tests.tiers import sweep
 
 GRAPHS = {
     "all used": {},
@@ -22,7 +23,7 @@ GRAPHS = {
 }
 GRAPH = pytest.mark.parametrize("options", GRAPHS.values(), ids=GRAPHS)
 KINDS = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])
+CAPS = pytest.mark.parametrize("cap_mb", sweep([25, TINY], lambda cap: cap == TINY))
 
 
 class Blocks(nn.Module):

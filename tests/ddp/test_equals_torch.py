@@ -37,7 +37,6 @@ from tests.tiers import sweep
 
 VIEWS = ((None, False), (False, False), (True, True))
 """gradient_as_bucket_view: ours, and torch's."""
-CAPS = ({}, {"bucket_cap_mb": TINY})
 NIGHTLY = pytest.mark.tier("nightly")
 WORLDS = pytest.mark.parametrize("world_size", sweep([2, 3, 4], lambda size: size == 3))
 """By default those whose division rounds: with 2 or 4 ranks a product with the reciprocal has the same bits."""
@@ -111,15 +110,22 @@ def history(rank, training, options, prepare, wrap):
     return found, last
 
 
-def compare(training, options=None, prepare=None, caps=CAPS):
+@pytest.fixture(
+    params=[pytest.param({}, marks=NIGHTLY, id="one bucket"), pytest.param({"bucket_cap_mb": TINY}, id="a bucket each")]
+)
+def cap(request):
+    """The option for the size of buckets. By default each parameter has its own, so that their order counts, too."""
+    return request.param
+
+
+def compare(training, cap, options=None, prepare=None):
     """Train with both engines, and compare everything to the last bit."""
-    for cap in caps:
-        given = {**cap, **(options or {})}
-        for theirs in (False, True):
-            wanted = _histories(TorchEngine, training, {**given, "gradient_as_bucket_view": theirs}, prepare)
-            for own in (own for own, same in VIEWS if same is theirs):
-                found = _histories(OwnEngine, training, {**given, "gradient_as_bucket_view": own}, prepare)
-                _assert_equal(training, found, wanted)
+    given = {**cap, **(options or {})}
+    for theirs in (False, True):
+        wanted = _histories(TorchEngine, training, {**given, "gradient_as_bucket_view": theirs}, prepare)
+        for own in (own for own, same in VIEWS if same is theirs):
+            found = _histories(OwnEngine, training, {**given, "gradient_as_bucket_view": own}, prepare)
+            _assert_equal(training, found, wanted)
 
 
 def _histories(engine, training, options, prepare):
@@ -141,36 +147,36 @@ def _assert_equal(training, actual, expected):
         lambda case: case[0] in ("convolution", "linear", "sparse") or case[1] in ("plain", "accumulating-zeroed"),
     ),
 )
-def test_networks(name, mode, world_size):
-    compare(training(name, (4,) * world_size, **MODES[mode]))
+def test_networks(name, mode, world_size, cap):
+    compare(training(name, (4,) * world_size, **MODES[mode]), cap)
 
 
 @WORLDS
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("name", ["linear", "residual"])
-def test_static_graph(name, set_to_none, world_size):
-    compare(training(name, (4,) * world_size, set_to_none=set_to_none), {"static_graph": True})
+def test_static_graph(name, set_to_none, world_size, cap):
+    compare(training(name, (4,) * world_size, set_to_none=set_to_none), cap, {"static_graph": True})
 
 
 @WORLDS
 @pytest.mark.parametrize("mode", MODES)
-def test_unused_parameters(mode, world_size):
-    compare(training("branching", (6,) * world_size, **MODES[mode]), {"find_unused_parameters": True})
+def test_unused_parameters(mode, world_size, cap):
+    compare(training("branching", (6,) * world_size, **MODES[mode]), cap, {"find_unused_parameters": True})
 
 
 @WORLDS
-def test_unused_parameters_of_a_static_graph(world_size):
-    compare(training("one unused", (4,) * world_size), {"static_graph": True})
+def test_unused_parameters_of_a_static_graph(world_size, cap):
+    compare(training("one unused", (4,) * world_size), cap, {"static_graph": True})
 
 
 @WORLDS
 @pytest.mark.parametrize("name", ["linear", "residual"])
-def test_two_forwards_before_a_backward(name, world_size):
+def test_two_forwards_before_a_backward(name, world_size, cap):
     def loss(model, batch):
         return model(batch).square().mean() + model(2 * batch).abs().mean()
 
     # Without this, the broadcast of buffers before the second forward changes what the first one saved.
-    compare(training(name, (3,) * world_size, loss=loss), {"forward_sync_buffers": False})
+    compare(training(name, (3,) * world_size, loss=loss), cap, {"forward_sync_buffers": False})
 
 
 HOOKS = {
@@ -186,9 +192,9 @@ HOOKS = {
 @WORLDS
 @pytest.mark.parametrize("mode", ["plain", "accumulating-zeroed"])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_communication_hooks(hook, mode, world_size):
+def test_communication_hooks(hook, mode, world_size, cap):
     register = partial(_register, HOOKS[hook], lambda: None)
-    compare(training("linear", (4,) * world_size, **MODES[mode]), prepare=register)
+    compare(training("linear", (4,) * world_size, **MODES[mode]), cap, prepare=register)
 
 
 def _register(hook, state, model):
@@ -215,14 +221,14 @@ def test_power_sgd(hook, start, columns, world_size):
         )
 
     # In one bucket: with several the hook's calls come in different orders on different ranks, with torch's engine too.
-    compare(training("linear", (6,) * world_size), prepare=partial(_register, hook, state), caps=({},))
+    compare(training("linear", (6,) * world_size), {}, prepare=partial(_register, hook, state))
 
 
 @pytest.mark.parametrize("divides_by_initial_size", [True, False], ids=["by-all", "by-present"])
 @pytest.mark.parametrize("counts", JOINS, ids=str)
 @pytest.mark.parametrize("name", ["linear", "convolution", "residual", "mixed"])
-def test_join(name, counts, divides_by_initial_size):
-    compare(joined(name, counts, divides_by_initial_size))
+def test_join(name, counts, divides_by_initial_size, cap):
+    compare(joined(name, counts, divides_by_initial_size), cap)
 
 
 @pytest.mark.parametrize("divides_by_initial_size", [True, False], ids=["by-all", "by-present"])
@@ -230,5 +236,5 @@ def test_join(name, counts, divides_by_initial_size):
 @pytest.mark.parametrize(
     "counts", [(4, 0, 2), pytest.param((2, 4), marks=NIGHTLY), pytest.param((2, 6, 4, 4), marks=NIGHTLY)], ids=str
 )
-def test_join_with_kept_gradients(counts, mode, divides_by_initial_size):
-    compare(joined("linear", counts, divides_by_initial_size, **MODES[mode]))
+def test_join_with_kept_gradients(counts, mode, divides_by_initial_size, cap):
+    compare(joined("linear", counts, divides_by_initial_size, **MODES[mode]), cap)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from tests.ddp_equivalence.engine import DistributedDataParallel, check
-from tests.ddp_equivalence.test_plain import OPTIONS
+from tests.ddp_equivalence.test_plain import OPTIONS, WORLDS
 from tests.kit import networks
 from tests.kit.results import returned
 from tests.kit.training import Training, batches, equal_batches, mean_square
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_batch_norm(world_size, options):
     check(Training(networks.with_buffers, equal_batches(world_size), mean_square), options)
 
@@ -33,7 +33,7 @@ def test_a_forward_after_no_sync_takes_no_buffers():
     check(Training(networks.with_buffers, equal_batches(3, count=6), mean_square, accumulate=3))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_without_synchronisation_every_rank_keeps_its_own(world_size):
     training = Training(networks.with_buffers, equal_batches(world_size), mean_square, synchronizes_buffers=False)
     has_own_name = "forward_sync_buffers" in signature(TorchEngine).parameters  # since torch 2.13

@@ -32,7 +32,7 @@ from torch.nn.parallel.distributed import _MixedPrecision
 
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
-from tests.ddp_equivalence.test_plain import TINY
+from tests.ddp_equivalence.test_plain import TINY, WORLDS
 from tests.kit import networks
 from tests.kit.results import returned
 from tests.kit.training import Training, assert_each, assert_same, batches, equal_batches, mean_square, seeded, trained
@@ -64,13 +64,13 @@ def compressed(dtype, gradients, divisor):
 
 
 @BUCKETS
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_allreduce(world_size, options):
     check(plain(world_size), options, lambda model: model.register_comm_hook(None, allreduce_hook))
 
 
 @BUCKETS
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_fp16(world_size, options):
     hook = DDPCommHookType.FP16_COMPRESS
     check(

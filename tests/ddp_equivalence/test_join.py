@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, train
-from tests.ddp_equivalence.test_plain import OPTIONS, TINY
+from tests.ddp_equivalence.test_plain import OPTIONS, TINY, WORLDS
 from tests.kit import networks, oracle
 from tests.kit.results import returned
 from tests.kit.training import (
@@ -57,7 +57,7 @@ def test_inputs(counts, is_static):
 
 @BY
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "unused-static"])
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_options(name, is_static, world_size):
     counts = [len(own) for own in uneven_batches(world_size)]
     check(joined(counts, divide_by_initial_world_size=is_static), OPTIONS[name])

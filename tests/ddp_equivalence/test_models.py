@@ -9,7 +9,7 @@ from torch import nn
 
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
-from tests.ddp_equivalence.test_plain import OPTIONS, TINY
+from tests.ddp_equivalence.test_plain import OPTIONS, TINY, WORLDS
 from tests.kit import networks, oracle
 from tests.kit.results import returned
 from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
@@ -155,7 +155,7 @@ def test_a_double_backward(counts):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", WORLDS)
 def test_a_forward_that_communicates(world_size, name):
     training = Training(networks.Normalizing, equal_batches(world_size), mean_square)
     plain = seeded(lambda: networks.Normalizing(total=lambda sums: sums))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks
 from tests.kit.results import returned
 from tests.kit.training import Training, assert_each, batches, mean_square, seeded
+from tests.tiers import sweep
 
 UNUSED = pytest.mark.parametrize(
     "options",
@@ -25,20 +27,23 @@ UNUSED = pytest.mark.parametrize(
 )
 
 
+BRANCHES = {
+    "same-on-all": ((0, 0), (0, 0)),
+    "differs-by-rank": ((0, 1), (1, 0)),
+    "differs-by-rank-and-step": ((0, 1, 2), (0, 2, 1), (1, 2, 2)),
+    "none-on-some": ((0, 9), (9, 9), (9, 1)),
+    "none-anywhere": ((9, 9), (9, 9)),
+}
+
+
 @UNUSED
-@pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize(
-    "branches",
-    [
-        pytest.param(((0, 0), (0, 0)), id="same-on-all"),
-        pytest.param(((0, 1), (1, 0)), id="differs-by-rank"),
-        pytest.param(((0, 1, 2), (0, 2, 1), (1, 2, 2)), id="differs-by-rank-and-step"),
-        pytest.param(((0, 9), (9, 9), (9, 1)), id="none-on-some"),
-        pytest.param(((9, 9), (9, 9)), id="none-anywhere"),
-    ],
+    ("name", "set_to_none"),
+    sweep(product(BRANCHES, (True, False)), lambda case: case[1] or case[0] == "differs-by-rank-and-step"),
 )
-def test_branches(branches, set_to_none, options):
-    check(Training(networks.branching, networks.branches(*branches), mean_square, set_to_none=set_to_none), options)
+def test_branches(name, set_to_none, options):
+    given = networks.branches(*BRANCHES[name])
+    check(Training(networks.branching, given, mean_square, set_to_none=set_to_none), options)
 
 
 @UNUSED

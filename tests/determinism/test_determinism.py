@@ -109,6 +109,6 @@ def test_two_interpreters_with_different_hash_seeds_agree():
     hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "4242"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == here.getvalue()

@@ -7,10 +7,9 @@ import pytest
 
 from ddpsim import scenarios, simulator
 from ddpsim.simulator.diagnosis import advice as advice_module
-from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.advice import TABLE, Cause
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
-TABLE = {name: advice for name, advice in vars(Cause).items() if isinstance(advice, Advice)}
 
 
 @pytest.mark.parametrize("advice", TABLE.values(), ids=TABLE)
@@ -29,7 +28,8 @@ def test_no_two_causes_are_one_and_no_fact_is_told_by_nobody():
 
 
 def test_each_name_stands_in_the_table_once():
-    names = re.findall(r"^    ([A-Z_]+) = about\(", Path(advice_module.__file__).read_text("utf-8"), re.MULTILINE)
+    texts = [path.read_text("utf-8") for path in Path(advice_module.__file__).parent.glob("*.py")]
+    names = [name for text in texts for name in re.findall(r"^    ([A-Z_]+) = about\(", text, re.MULTILINE)]
     assert sorted(names) == sorted(TABLE)  # the second of two would hide the first
 
 
@@ -50,11 +50,11 @@ def test_verbs_follow_the_number_of_the_culprits(who, words):
 
 def test_every_cause_is_one_that_some_finding_has():
     sources = [path.read_text(encoding="utf-8") for folder in FOLDERS for path in folder.rglob("*.py")]
-    used = {name for text in sources for name in re.findall(r"\bCause\.([A-Z_]+)", text)}
+    used = {name for text in sources for name in re.findall(r"\bCause\.([A-Z][A-Z_]*)", text)}
     assert used == set(TABLE)
 
 
 def test_causes_stand_in_the_table_only():
     paths = [path for folder in FOLDERS for path in folder.rglob("*.py")]
     labelled = [path.name for path in paths if re.search(r'\bLine\("(cause|try)"', path.read_text("utf-8"))]
-    assert labelled == ["advice.py"]
+    assert labelled == ["facts.py"]

@@ -1,5 +1,7 @@
 """Which cause a deadlock is put down to, and to which ranks: on snapshots written down by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
@@ -11,7 +13,7 @@ from ddpsim.simulator.waits import CallWait, StoreWait
 
 from .ending import end, ends_with
 
-LOOP, LATER = Site("train.py", 10, "train"), Site("train.py", 20, "main")
+LOOP, LATER, BEFORE = Site("train.py", 10, "train"), Site("train.py", 20, "main"), Site("train.py", 9, "train")
 BUCKET = Origin(Phase.BUCKET, 0, 0, 4)
 BUFFERS = Origin(Phase.BUFFERS, 0, None, 4)
 BUCKET_1 = Origin(Phase.BUCKET, 0, 1, 4, parameters=("a", "b"))
@@ -179,6 +181,26 @@ def test_the_culprits_lines_come_first():
     assert found(*CASES["a dead rank"][0]).sites[0] == LATER
     assert found(*CASES["a forward without gradients, step 0"][0]).sites[0] == LOOP
     assert found(*CASES["wrappers"][0]).cycle == (0, 2)
+
+
+def test_of_a_culprit_that_destroyed_its_group_the_last_call_comes_first_unless_that_is_the_cause():
+    def left(operation, origin):
+        ended = replace(
+            returned(2, last=Call(2, "default", 7, Signature(operation), BEFORE)), destroyed={"default": LATER}
+        )
+        return found(*three_and(ended, operation, origin)).sites
+
+    assert left("all_reduce", BUCKET) == (BEFORE, LATER, LOOP)
+    assert left("all_reduce", USER_ORIGIN) == (LATER, LOOP)
+
+
+def test_a_line_that_ranks_came_to_from_several_is_followed_by_those():
+    def through(rank, caller):
+        return replace(rank, wait=CallWait((rank.wait.calls[0]._replace(caller=caller),)))
+
+    first, second = in_groups("a", "b")
+    assert ring_of(through(first, BEFORE), through(second, LATER)).sites == (LOOP, BEFORE, LATER)
+    assert ring_of(through(first, BEFORE), through(second, BEFORE)).sites == (LOOP,)
 
 
 def cycle_line(finding):

@@ -1,6 +1,7 @@
 """Texts read as sentences: what is said of one rank, and of many."""
 
 import asyncio
+import time
 
 import pytest
 import torch
@@ -10,15 +11,15 @@ from ddpsim import Budget, simulate
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.advice import TABLE
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.explain import Row, of_many, table
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
+from tests.kit.limit_clocks import limits_go_by
 
-TABLE = {name: advice for name, advice in vars(Cause).items() if isinstance(advice, Advice)}
 OF_RANKS = {"who", "ahead", "behind"}
 
 
@@ -33,6 +34,8 @@ def test_every_cause_agrees_with_its_ranks(who):
 def test_the_check_itself():
     assert wrong_numbers("ranks 0-6, 8-63  waits in barrier #0") == ["ranks 0-6, 8-63 waits"]
     assert wrong_numbers("rank 3 wait for rank 1") == ["rank 3 wait"]
+    assert wrong_numbers("rank 1 send to rank 2; rank 1 name other members") == ["rank 1 send", "rank 1 name"]
+    assert not wrong_numbers("rank 0  send #1  float32[3]  to rank 1\n  rank 1  name of tensor 0 = weight")
     assert not wrong_numbers("ranks 0, 1 wait for rank 3, which has raised; rank 2 waits; rank 1 and rank 2 wait")
 
 
@@ -96,7 +99,9 @@ def test_every_text_of_the_zoo_agrees_with_its_ranks(name):
         assert not wrong_numbers(str(result)), size
 
 
-def test_an_event_loop_that_turns_without_end_is_named():
+def test_an_event_loop_that_turns_without_end_is_named(monkeypatch):
+    limits_go_by(monkeypatch, time.process_time)
+
     async def turn():
         while True:
             await asyncio.sleep(0)
@@ -118,6 +123,6 @@ def test_a_mismatch_says_who_did_how_much():
     (finding,) = simulate(program, 3).findings
     line = program.__code__.co_firstlineno + 2
     assert (
-        f"  counts  all_reduce at test_grammar.py:{line} was called 4 times on ranks 0, 2, 3 times on rank 1\n"
+        f"  counts  all_reduce at test_grammar.py:{line} was called 4 times on ranks 0, 2; 3 times on rank 1\n"
         in finding.text
     )

@@ -109,3 +109,23 @@ def test_of_all_mutants_most_are_told_and_few_blame_the_innocent():
                     counts["exact"] += ranks == (mutation.rank,)
                     counts["innocent"] += mutation.rank not in ranks
     assert counts == {"all": 928, "exact": 693, "innocent": 19}  # 204 and 209 before messages were compared
+
+
+@pytest.mark.parametrize("odd", [None, 1, 2])
+def test_the_sends_and_receives_of_a_batch_have_rules_of_their_own(odd):
+    """They are all made at one line."""
+
+    def program(rank):
+        size, room = dist.get_world_size(), torch.zeros(2)
+        target = (rank + (2 if rank == odd else 1)) % size
+        messages = [dist.P2POp(dist.isend, torch.ones(2), target), dist.P2POp(dist.irecv, room, (rank - 1) % size)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+
+    result = simulate(program, 5)
+    if odd is None:
+        assert result.verdict is Verdict.PASS
+        return
+    assert result.findings[0].ranks == (odd,)
+    assert f"rank {odd} made send #0 with rank {odd + 2} at test_odd_messages.py:" in result.findings[0].text
+    assert f"where it would be rank {odd + 1} if it were as all other calls of that line" in result.findings[0].text

@@ -37,8 +37,6 @@ KNOWN = {
     "ValueError: Group rank 3 is not part of group <group>": "group_src or group_dst",
     "ValueError: Default process group has not been initialized, please": "destroy the group last",
     "ValueError: trying to initialize the default process group twice!": "dist.is_initialized()",
-    "RuntimeError: Rank 1 failed to pass monitoredBarrier in 1800000 ms": "what that rank did instead",
-    "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while": "of that rank first",
     "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",
     "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.": "around the join",
     "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",

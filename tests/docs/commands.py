@@ -68,7 +68,7 @@ def _shell(line: str) -> tuple[int, str]:
     scripts = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", line], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
+        ["bash", "-c", line], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600
     )
     return done.returncode, done.stdout
 
@@ -86,7 +86,7 @@ def _modules_forgotten() -> Iterator[None]:
 
 def forget_modules(folder: Path) -> None:
     """Forget the modules whose files are in the folder."""
+    start = f"{folder}{os.sep}"
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder):
+        if (getattr(module, "__file__", None) or "").startswith(start):
             del sys.modules[name]

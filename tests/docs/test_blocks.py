@@ -19,9 +19,11 @@ NOT_RUN = {
     "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],
     "docs/conformance.md": ["minutes on two cores; it needs a checkout"],
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
+    "docs/howto/debugging.md": ["a client has to attach"],
     "docs/programs.md": ["minutes on two cores; it needs a checkout"],
     "docs/processes.md": ["ten minutes", "needs two machines"],
     "docs/scoreboard.md": ["it takes half an hour"],
+    "docs/versions.md": ["it installs torch for each pair, and runs all tests"],
 }
 """Of each page: why blocks are not run. What is merely long is made short instead."""
 
@@ -35,18 +37,26 @@ def a_readers_folder(tmp_path, monkeypatch):
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
     profile = hypothesis.settings.get_current_profile_name()
-    # Hypothesis has looked for CI when it was imported; its deadline is of an idle machine; and what a page shows, a
-    # quarter of its examples show.
-    default = hypothesis.settings.get_profile("default")
-    hypothesis.settings.register_profile("reader", default, deadline=None, max_examples=25)
+    # What a page shows, a quarter of hypothesis' examples show.
+    hypothesis.settings.register_profile("reader", hypothesis.settings.get_profile(profile), max_examples=25)
     hypothesis.settings.load_profile("reader")
     yield tmp_path
     hypothesis.settings.load_profile(profile)
     forget_modules(tmp_path)
 
 
-@pytest.mark.tier("ci")
-@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages() if blocks_of(page)])
+BY_NIGHT = {"docs/console.md", "docs/howto/production_hangs.md"}
+"""Pages whose blocks take longest: real jobs that hang until a time-out, and each command once; all have tests, too."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=pytest.mark.tier("nightly" if name_of(page) in BY_NIGHT else "ci"))
+        for page in pages()
+        if blocks_of(page)
+    ],
+)
 def test_blocks_of(page, a_readers_folder):
     # If a text has become better: paste what the command prints now.
     running = PageRun(a_readers_folder)

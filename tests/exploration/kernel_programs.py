@@ -1,13 +1,14 @@
 """Small programs as values, run by the kernel alone: no torch, no threads, a fraction of a millisecond an execution.
 
 A program is a tuple of ranks, a rank a tuple of operations, an operation a tuple of its name and arguments. A peer is
-named by how many ranks further on it is. What came
-of an execution is what each rank saw, how it ended, and what was found.
+named by how many ranks further on it is. What came of an execution is what each rank saw, how it ended, and what was
+found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from ddpsim import Budget
@@ -63,6 +64,24 @@ class Ran(NamedTuple):
         back = sorted(range(len(places)), key=places.__getitem__)
         return Ran(tuple(self.seen[at] for at in back), tuple(self.ended[at] for at in back), self.found)
 
+    def without(self, seen: tuple[tuple[Any, ...], ...]) -> Ran:
+        """Without what each rank had seen before."""
+        return self._replace(seen=tuple([all[len(before) :] for all, before in zip(self.seen, seen, strict=False)]))
+
+    def behind(self, seen: tuple[tuple[Any, ...], ...]) -> Ran:
+        """With what each rank had seen before."""
+        return self._replace(seen=tuple([before + after for before, after in zip(seen, self.seen, strict=False)]))
+
+
+class Left(NamedTuple):
+    """What a rank is going to do, from its operation under way on."""
+
+    operations: tuple[Operation, ...]
+    works: tuple[int, ...]
+    """The handles of the calls that it has not waited for."""
+    issued: tuple[tuple[Any, ...], ...]
+    """All calls that it has made: the operation, the number, and the peer."""
+
 
 class Unwound(BaseException):
     """Carries a rank out of its program."""
@@ -79,7 +98,8 @@ class KernelRun:
         self.senders: dict[tuple[int, int], int] = {}
         """Whose message a receive took, by rank and handle."""
         self.answers: list[list[Any]] = [[] for _ in range(size)]
-        """What each rank was answered; a value each, or a word for an exception."""
+        """What each rank was answered in its operation under way; a value each, or a word for an exception."""
+        self.left = [Left(operations, (), ()) for operations in program]
         self._stacks = [self._rank(rank, operations) for rank, operations in enumerate(program)]
         if (begin := getattr(policy, "begin", None)) is not None:
             begin(self)
@@ -95,6 +115,10 @@ class KernelRun:
             return Ran((), (), tuple(sorted(found)))
         ended = tuple(rank.main.state.value for rank in self.run.ranks)
         return Ran(tuple(map(tuple, self.seen)), ended, tuple(sorted(found)))
+
+    def has_begun(self, rank: int) -> bool:
+        """True once a rank stands before its first operation, or is over."""
+        return inspect.getgeneratorstate(self._stacks[rank]) != inspect.GEN_CREATED
 
     # --- the host -----------------------------------------------------------------------------------------------------
 
@@ -145,11 +169,11 @@ class KernelRun:
 
     # --- a rank -------------------------------------------------------------------------------------------------------
 
-    def _rank(self, rank: int, operations: tuple[Operation, ...]) -> Iterator[Any]:
-        seen, works = self.seen[rank], []
-        counts = {"all": 0, "messages": 0, "handle": 0}
+    def _rank(self, rank: int, operations: tuple[Operation, ...]) -> Generator[Any, Any, None]:
+        seen, works, issued = self.seen[rank], [], []
         yield Declare("default", tuple(range(len(self.seen))))
-        for name, *arguments in operations:
+        for at, (name, *arguments) in enumerate(operations):
+            self._stand(rank, operations[at:], works, issued)
             if name in _STORE:
                 seen.append((yield _STORE[name](*arguments)))
             elif name == "sleep":
@@ -157,28 +181,34 @@ class KernelRun:
             elif name == "unless":
                 key, wrong = arguments
                 is_there = yield _STORE["check"](key)
-                works.append((yield from self._issue(rank, counts, "reduce" if is_there else wrong)))
+                works.append((yield from self._issue(rank, issued, "reduce" if is_there else wrong)))
             elif name in ("reduce", "send", "receive"):
-                works.append((yield from self._issue(rank, counts, name, *arguments)))
+                works.append((yield from self._issue(rank, issued, name, *arguments)))
             elif works and name == "poll":
                 seen.append((yield IsComplete(works[0].handle, Access(call_object(works[0].call), Mode.READ))))
             elif works and name == "wait":
                 work = works.pop(0)
                 seen.append((yield WaitFor((work.handle,), *arguments)))
                 seen.append(self._sender(rank, work))
-        for work in works:
+        while works:
+            self._stand(rank, (), works, issued)
+            work = works.pop(0)
             yield WaitFor((work.handle,), None)
             seen.append(self._sender(rank, work))
+
+    def _stand(self, rank: int, operations: tuple[Operation, ...], works: list[Issue], issued: list[Issue]) -> None:
+        self.answers[rank].clear()
+        made = [(call.operation, call.sequence, call.peer) for _, call in issued]
+        self.left[rank] = Left(operations, tuple([work.handle for work in works]), tuple(made))
 
     def _sender(self, rank: int, work: Issue) -> int | None:
         """How many ranks further on the sender of a message is, so that ranks that change places see the same."""
         sender = self.senders.get((rank, work.handle))
         return None if sender is None else (sender - rank) % len(self.seen)
 
-    def _issue(self, rank: int, counts: dict[str, int], name: str, peer: int | None = None) -> Iterator[Any]:
-        counter = "messages" if name in ("send", "receive") else "all"
-        number, counts[counter] = counts[counter], counts[counter] + 1
-        counts["handle"] += 1
+    def _issue(self, rank: int, issued: list[Issue], name: str, peer: int | None = None) -> Iterator[Any]:
+        is_message = name in ("send", "receive")
+        number = sum(call.is_point_to_point is is_message for _, call in issued)
         if peer is not None:
             peer = (rank + peer) % len(self.seen)
         elif name == "receive":
@@ -191,8 +221,9 @@ class KernelRun:
         elif peer == ANY_SOURCE:
             intent.append(Access(channel_of(call), Mode.RECEIVE))
         yield BeginCall(tuple(intent))
-        yield Issue(counts["handle"], call)
-        return Issue(counts["handle"], call)
+        issued.append(Issue(len(issued) + 1, call))
+        yield issued[-1]
+        return issued[-1]
 
 
 _STORE = {
@@ -204,11 +235,22 @@ _STORE = {
     "delete": lambda key: StoreOperation("delete_key", (key,)),
     "append": lambda key, value: StoreOperation("append", (key,), (value,)),
     "wait_key": lambda key, seconds: StoreOperation("wait", (key,), timeout_seconds=seconds),
+    "wait_all": lambda keys: StoreOperation("wait", keys),
+    "set_all": lambda keys, value: StoreOperation("multi_set", keys, (value,) * len(keys)),
+    "get_all": lambda keys: StoreOperation("multi_get", keys),
+    "check_all": lambda keys: StoreOperation("check", keys),
+    "list": lambda: StoreOperation("list_keys"),
     "count": lambda: StoreOperation("num_keys"),
     "push": lambda key, value: StoreOperation("queue_push", (key,), (value,)),
     "pop": lambda key, may_wait: StoreOperation("queue_pop", (key,), may_wait=may_wait),
     "length": lambda key: StoreOperation("queue_len", (key,)),
 }
+
+
+def store_operation(operation: Operation) -> StoreOperation | None:
+    """What an operation asks of the store; None for one of another kind."""
+    name, *arguments = operation
+    return _STORE[name](*arguments) if name in _STORE else None
 
 
 class Explored(NamedTuple):

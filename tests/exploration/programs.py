@@ -33,6 +33,16 @@ def senders_to_one(rank):
     return [dist.recv(torch.zeros(1)) for _ in range(dist.get_world_size() - 1)]
 
 
+def waited_for_twice(rank):
+    """As `senders_to_one`, with a second wait for what is there."""
+    if rank:
+        dist.send(torch.zeros(1), 0)
+    for _ in range(0 if rank else dist.get_world_size() - 1):
+        work = dist.irecv(torch.zeros(1))
+        work.wait()
+        work.wait()
+
+
 def two_receivers(rank):
     """Ranks 2 and 4 send to rank 0, ranks 3 and 5 to rank 1, which take what comes."""
     if rank > 1:

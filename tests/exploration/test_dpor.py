@@ -292,8 +292,8 @@ def queues_time_out(rank):
     ("program", "world_size", "outcomes"),
     [
         (times_out, 2, ["('too late', True)", "(True, True)"]),
-        (locks_time_out, 1, ["(False)", "(True)"]),
-        (queues_time_out, 1, ["(False)", "(True)"]),
+        (locks_time_out, 1, ["(False,)", "(True,)"]),
+        (queues_time_out, 1, ["(False,)", "(True,)"]),
     ],
 )
 @pytest.mark.parametrize("policy", ["dpor", "dfs"])

@@ -14,7 +14,15 @@ import ddpsim
 from ddpsim import Budget, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.policies.round_robin import RoundRobin
-from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+from tests.exploration.programs import (
+    add_up,
+    overtaken,
+    senders_to_one,
+    store,
+    two_receivers,
+    waited_for_twice,
+    write_and_read,
+)
 
 explore = functools.partial(ddpsim.explore, policy="dfs")
 
@@ -54,6 +62,11 @@ def test_a_receiver_takes_messages_in_any_order(senders, orders):
     exploration = explore(senders_to_one, senders + 1, preemptions=0, budget=PLENTY, keep_going=True)
     assert len(exploration.outcomes) == orders
     assert len(set(exploration.outcomes.values())) == 1, "the senders are alike, so each order is as frequent"
+
+
+def test_a_second_wait_for_a_message_is_none():
+    exploration = explore(waited_for_twice, 3, policy="dpor", keep_going=True)
+    assert exploration.outcomes == {"pass": 2}
 
 
 def test_two_receivers_are_independent():

@@ -5,8 +5,9 @@ import pytest
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
+from ddpsim.simulator.exploration.happens_before import HappensBefore
 from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
+from ddpsim.simulator.exploration.steps import initials
 
 MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}
 
@@ -87,6 +88,20 @@ def test_a_key_that_is_needed_may_have_been_there_before():
     order.needs(0, ("key", "x"))
     order.touched(0, Access(("key", "x"), Mode.READ))
     assert races_of(order) == {(1, 3): [0]}
+
+
+@pytest.mark.parametrize("is_for_good", [True, False])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_rank_that_is_let_go_might_have_come_too_late_to_wait(is_for_good, is_removed):
+    """Rank 0 waits for x, 1 sets it, 2 deletes it: had rank 0 come last, it would wait. 1 goes before it, for that."""
+    order = order_of("0mx 1wx")
+    order.begins(2, 2)
+    order.waits(0, is_for_good=is_for_good)
+    order.begins(0, None)
+    order.let_go(1, 0, [("key", "x")])
+    if is_removed:
+        order.removed(("key", "x"))
+    assert races_of(order) == ({(0, 1): [1]} if is_for_good and is_removed else {})
 
 
 def test_who_learns_that_a_call_is_complete_comes_after_all_who_issued_it():

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Budget, Verdict, explore, replay
+from ddpsim import Budget, Code, Verdict, explore, replay, simulate
 from ddpsim.simulator.exploration.outcomes import outcome_of
 from tests.exploration.programs import store
 from tests.kit.rank_threads import start
@@ -277,7 +277,7 @@ def looks_at_a_lock(rank):
 )
 def test_looks_at_what_others_do(policy, program, args, outcomes):
     found = explored(program, 1, args=args, policy=policy).outcomes
-    assert sorted(found) == [f"pass  returned ({outcome})" for outcome in outcomes]
+    assert sorted(found) == [f"pass  returned ({outcome},)" for outcome in outcomes]
 
 
 @pytest.mark.parametrize("policy", ["dpor", "dfs"])
@@ -297,7 +297,7 @@ def test_a_function_that_looks_is_called_from_a_loop_and_from_elsewhere(policy):
         return seen
 
     found = explored(program, 1, policy=policy).outcomes
-    assert sorted(found) == [f"pass  returned ({seen})" for seen in ([False, False], [False, True], [True, True])]
+    assert sorted(found) == [f"pass  returned ({seen},)" for seen in ([False, False], [False, True], [True, True])]
 
 
 def test_who_puts_first_into_a_queue():
@@ -326,3 +326,19 @@ def test_jobs_of_an_executor_run_in_every_order():
         return "".join(order)
 
     assert len(explored(program, 1).outcomes) == 2
+
+
+def test_who_is_carried_out_of_a_condition_is_told_of_no_error():
+    """It has not got the condition's lock back; that is not the program's doing, and no `except` of it runs."""
+    caught = []
+
+    def wait(rank):
+        condition = threading.Condition()
+        try:
+            with condition:
+                condition.wait()
+        except RuntimeError as error:
+            caught.append(error)
+
+    assert simulate(wait, 1).findings[0].code is Code.DEADLOCK_THREADS
+    assert not caught

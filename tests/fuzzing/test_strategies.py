@@ -281,6 +281,6 @@ def test_scenarios_keep_to_what_is_asked_for():
 
 
 @given(programs(max_ranks=3))
-@settings(max_examples=20, database=None, deadline=None, derandomize=True)
+@settings(max_examples=20)
 def test_as_the_docstring_shows(program):
     assert simulate(run_steps, program.world_size, args=(program,)).verdict is Verdict.PASS

@@ -25,7 +25,7 @@ from tests.processes.conftest import has_ended
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 3
 """One more than there are workers."""
-PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=BATCHES * EXECUTIONS)
+PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=(BATCHES - 1) * EXECUTIONS + 1)
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -36,6 +36,7 @@ def alone(tmp_path_factory):
     return run_campaign(PLAN, seconds=600, corpus=tmp_path_factory.mktemp("alone")).totals
 
 
+@pytest.mark.tier("nightly")  # by day: what is handed out to threads, and the same batches on one process
 def test_two_processes_come_to_the_same(alone, tmp_path):
     told = run_campaign(PLAN, seconds=600, workers=Workers(jobs=2), corpus=tmp_path)
     assert told.end is End.BUDGET
@@ -86,7 +87,7 @@ def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
     while not list(corpus.glob("*.toml")) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)  # for another process, which nobody here can schedule
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert "Traceback" not in err
     assert re.search(r" \(interrupted(: \d batch(es)? under way dropped)?\)$", out.splitlines()[0])
     (path,) = corpus.glob("rank_error-*.toml")
@@ -133,7 +134,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch)
         connected(Workers(backend=Backend.DASK, cluster="tcp://127.0.0.1:1")),
     ):
         pass
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
 
 
 @pytest.mark.parametrize(("backend", "module"), [(Backend.DASK, "distributed"), (Backend.RAY, "ray")])

@@ -2,8 +2,14 @@
 
 import pytest
 
-from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Phase, Signature, Site
-from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, minority, pair_disagreement
+from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Parallelism, Part, Phase, Signature, Site
+from ddpsim.simulator.matching.agreement import (
+    branches_meet,
+    call_sites_differ,
+    disagreement,
+    minority,
+    pair_disagreement,
+)
 from ddpsim.simulator.verdict import Code
 
 
@@ -218,3 +224,11 @@ def test_lines_of_the_program_may_differ_and_are_seen_to():
     assert disagreement(calls(*same, sites=[here, there])) is None
     assert call_sites_differ(calls(*same, sites=[here, there]))
     assert not call_sites_differ(calls(*same, sites=[here, Site("a.py", 1, "f")]))
+
+
+def test_a_stage_of_a_pipeline_has_a_line_of_its_own():
+    """From torch 2.15 on, its ranks agree by an all_reduce on whether they know their shapes."""
+    same, lines = [reduced((1,)), reduced((1,))], [Site("a.py", 1, "f"), Site("a.py", 2, "f")]
+    agreeing = Origin(Phase.USER, part=Part(Parallelism.PIPELINE, "agreement on how shapes are known"))
+    assert branches_meet(calls(*same, sites=lines))
+    assert not branches_meet(calls(*same, sites=lines, origins=[agreeing] * 2))

@@ -108,6 +108,21 @@ def test_call_site_once_per_pair_of_lines():
     assert len(result.findings[0].sites) == 2
 
 
+def test_a_root_may_have_a_line_of_its_own():
+    def program(rank):
+        mine = torch.ones(1)
+        if rank == 0:
+            dist.gather(mine, [torch.zeros(1) for _ in range(dist.get_world_size())])
+        elif rank == 1:
+            dist.gather(mine)
+        else:
+            dist.gather(mine)
+
+    assert hazards(program, 2)[0] == []
+    codes, _ = hazards(program, 4)
+    assert codes == [("hazard.call_site", (0, 1))]
+
+
 def waiting_in_every_way(rank):
     dist.all_reduce(torch.ones(1), async_op=True).wait()
     work = dist.all_reduce(torch.ones(1), async_op=True)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.tiers import sweep
+
 pytestmark = pytest.mark.tier("ci")  # a fresh interpreter each
 
 PROGRAM = """
@@ -90,11 +92,14 @@ print(result.errors, is_loaded())
 
 @pytest.mark.parametrize(
     "look",
-    [
-        "torch._dynamo.graph_break",  # the program's own question, not torch's
-        "import torch._dynamo.config",
-        "torch._dynamo.own = 1",
-    ],
+    sweep(
+        [
+            "torch._dynamo.graph_break",  # the program's own question, not torch's
+            "import torch._dynamo.config",
+            "torch._dynamo.own = 1",
+        ],
+        lambda look: look.endswith("graph_break"),
+    ),
 )
 def test_who_looks_at_it_has_it_whole(look):
     assert run(ASKED.format(look=look)) == [
@@ -123,3 +128,28 @@ torch.optim.SGD([torch.zeros(1)], lr=0.1)
 print(is_loaded(), getattr(add, "__dynamo_disable")._torchdynamo_disable, kept[0].config is torch._dynamo.config)
 """
     assert run(script) == ["False False False False", "False", "True True True"]
+
+
+SLOWLY = """
+import time
+from ddpsim import Budget
+
+def compiles_slowly(rank):
+    def backend(graph, inputs):
+        time.sleep(1.0)  # lets the other rank run, in the middle of a compilation
+        return graph
+    return torch.compile(lambda x: x * 2 + rank, backend=backend)(torch.ones(1)).item(), time.monotonic()
+
+kept = []
+for _ in range(2):
+    result = simulate(compiles_slowly, 2, budget=Budget(stuck_seconds=5.0))
+    values, ends = zip(*result.returns)
+    print(result.findings, values, max(ends))
+    kept.append(torch._dynamo.convert_frame.compile_lock)
+print({type(each).__module__ for each in kept}, kept[0] is kept[1])
+"""
+
+
+def test_a_rank_that_waits_for_another_to_compile_lets_it_run():
+    # One compiles after the other, in a second each, whether the run has loaded the compiler or found it.
+    assert run(SLOWLY) == ["() (2.0, 3.0) 2.0"] * 2 + ["{'_thread'} True"]

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim import Budget, Verdict, simulate
+from ddpsim import Verdict, simulate
 from ddpsim.simulator.process_group.store import MemoryStore
 
-SOON = Budget(stuck_seconds=1)
 KINDS = ["file", "tcp", "hash"]
 
 
@@ -35,7 +34,7 @@ def test_a_get_waits_for_another_rank(kind: str, policy: Any, tmp_path: Path) ->
             store.set("key", "value")
         return bytes(store.get("key"))
 
-    result = simulate(program, 2, policy=policy, budget=SOON)
+    result = simulate(program, 2, policy=policy)
     result.raise_for_verdict()
     assert result.returns == (b"value", b"value")
     assert list(tmp_path.iterdir()) == []
@@ -43,7 +42,7 @@ def test_a_get_waits_for_another_rank(kind: str, policy: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_that_never_comes_ends_the_run(kind: str, tmp_path: Path) -> None:
-    (finding, *_) = simulate(lambda rank: _store(kind, tmp_path, rank).get("key"), 2, budget=SOON).findings
+    (finding, *_) = simulate(lambda rank: _store(kind, tmp_path, rank).get("key"), 2).findings
     assert finding.code in ("deadlock.missing_rank", "deadlock.cycle", "rank_error")
 
 
@@ -68,7 +67,7 @@ def test_a_default_group_made_with_a_file_store_has_a_store_that_waits(seed: int
         dist.all_reduce(total)
         return store.get("key"), total.item()
 
-    result = simulate(program, 2, policy="random", seed=seed, budget=SOON)
+    result = simulate(program, 2, policy="random", seed=seed)
     result.raise_for_verdict()
     assert result.returns == ((b"value", 2.0),) * 2
 
@@ -84,7 +83,7 @@ def test_a_real_store_from_before_the_run_makes_a_group_that_waits() -> None:
             store.set("key", "value")
         return store.get("key")
 
-    assert simulate(program, 2, budget=SOON).returns == (b"value", b"value")
+    assert simulate(program, 2).returns == (b"value", b"value")
 
 
 def test_outside_and_afterwards_torchs_classes_make_their_own(tmp_path: Path) -> None:

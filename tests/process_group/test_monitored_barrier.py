@@ -123,3 +123,91 @@ def test_who_comes_at_that_instant_is_late_if_rank_0_gives_up_first():
             dist.monitored_barrier(timeout=timedelta(seconds=1))
 
     simulate(program, 2, policy=RankZeroFirst()).raise_for_verdict()
+
+
+def blamed(program, world_size=4):
+    """Code and culprits of what is found."""
+    return codes(simulate(program, world_size))
+
+
+MISSING = {
+    "one": ({2}, {}),
+    "two, of which the text names one": ({1, 3}, {}),
+    "two, of which the text names both": ({1, 3}, ALL_RANKS),
+    "rank 0, which nobody's text calls late": ({0}, {}),
+    "rank 0 and another": ({0, 2}, ALL_RANKS),
+}
+
+
+@pytest.mark.parametrize(("missing", "options"), MISSING.values(), ids=MISSING)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_those_are_to_blame_that_did_not_come(missing, options, is_late):
+    def program(rank):
+        if rank in missing and is_late:
+            time.sleep(9)
+        if rank not in missing or is_late:
+            dist.monitored_barrier(timeout=LIMIT, **options)
+
+    result = simulate(program, 4)
+    assert codes(result) == [("rank_error", tuple(sorted(missing)))]
+    who = "rank 2" if missing == {2} else None
+    if who is not None:
+        assert f"{who} had not come to monitored_barrier #0 after 300 ms" in result.findings[0].text
+        assert ("  rank 2  waits for the clock\n" if is_late else "  rank 2  returned before its first call\n") in str(
+            result
+        )
+
+
+def test_ranks_to_blame_are_those_of_the_world_where_gloo_names_those_of_the_group():
+    def program(rank):
+        group = dist.new_group([1, 2, 3])
+        if rank in (1, 2):
+            dist.monitored_barrier(group, timeout=LIMIT)
+
+    result = simulate(program, 4)
+    assert codes(result) == [("rank_error", (3,))]
+    assert result.findings[0].summary.startswith("rank 1 raised RuntimeError: [Rank 0]: Rank 2 failed to pass")
+    assert "  rank 2 raised RuntimeError: Rank 1 successfully reached" in result.findings[0].text
+    assert 'cause   rank 3 had not come to monitored_barrier #1 on "1" after 300 ms' in result.findings[0].text
+
+
+def test_what_a_rank_raised_instead_comes_first():
+    def program(rank):
+        if rank == 2:
+            raise ValueError("no such file")
+        dist.monitored_barrier(timeout=LIMIT)
+
+    first, *rest = simulate(program, 4).findings
+    assert "rank 2 raised ValueError" in first.summary
+    assert [finding.ranks for finding in rest] == [(2,)]
+    assert "  rank 2  raised ValueError: no such file  test_monitored_barrier.py:" in rest[0].text
+
+
+def test_a_rank_that_raises_for_a_failed_barrier_is_still_told_by_what_it_raised():
+    def program(rank):
+        if rank != 1:
+            try:
+                dist.monitored_barrier(timeout=LIMIT)
+            except RuntimeError as error:
+                raise OSError("cannot start") from error
+
+    assert blamed(program, 3) == [("rank_error", (0, 2))]
+
+
+def test_no_time_at_all_is_the_fault_of_who_gives_none():
+    (first, *rest) = simulate(lambda rank: dist.monitored_barrier(timeout=NO_TIME), 3).findings
+    assert first.ranks == (0,)
+    assert "with a timeout of 0" in first.text
+    assert not rest or all("with a timeout of 0" in finding.text for finding in rest)
+
+
+@pytest.mark.tier("ci")
+def test_ranks_as_processes_are_blamed_alike():
+    result = simulate(_only_even_ranks, 4, isolation="process")
+    assert codes(result) == [("rank_error", (1, 3))]
+    assert "  rank 3  returned before its first call\n" in str(result)
+
+
+def _only_even_ranks(rank):
+    if rank % 2 == 0:
+        dist.monitored_barrier(timeout=LIMIT)

@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from ddpsim import simulate
 from ddpsim.simulator.events import EventKind
@@ -293,3 +294,69 @@ def test_a_placement_without_its_usual_attributes_is_printed_as_it_is():
             return "ragged"
 
     assert parallelism._placement(Ragged()) == "ragged"
+
+
+# --- what findings say besides ----------------------------------------------------------------------------------------
+
+
+def notes(program, world_size=2, rank=0):
+    result = simulate(program, world_size)
+    result.raise_for_verdict()
+    calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.rank == rank]
+    return [call.origin.part.note for call in calls if call.origin.part is not None and call.origin.part.note]
+
+
+def test_a_redistribution_tells_the_layer_that_is_split():
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(4, 4), "down": nn.Linear(4, 4)}) for _ in "ab")
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block["down"](block["up"](x))
+            return x
+
+    def program(rank):
+        model = Mlp()
+        plan = {"blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()}
+        parallelize_module(model, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), plan)
+        model(torch.ones(2, 4))
+        model.blocks[0]["down"](torch.ones(2, 2))  # called by itself, it has no name
+
+    assert [each.partition(" (")[0] for each in notes(program)] == [
+        'outputs of layer "blocks.0.down"',
+        'outputs of layer "blocks.1.down"',
+    ]
+
+
+@pytest.mark.parametrize("kind", [Schedule1F1B, ScheduleInterleaved1F1B])
+def test_a_message_tells_schedule_and_action(kind):
+    def program(rank):
+        is_looped = kind is ScheduleInterleaved1F1B
+        numbers = (rank, rank + 2) if is_looped else (rank,)
+        stages = [PipelineStage(nn.Linear(2, 2), each, 2 * len(numbers), torch.device("cpu")) for each in numbers]
+        schedule = kind(stages if is_looped else stages[0], 2, loss_fn=nn.functional.mse_loss)
+        batch = torch.ones(4, 2)
+        schedule.step(*([batch] if rank == 0 else []), **({"target": batch, "losses": []} if rank else {}))
+
+    found = notes(program)
+    if kind is Schedule1F1B:
+        whens = ["after its forward"] * 2 + ["before its backward"] * 2
+        assert sorted(found) == [f"{when}, Schedule1F1B" for when in whens]
+    else:
+        name = "ScheduleInterleaved1F1B"
+        assert f"after its forward, {name} action 0SEND_F0" in found
+        assert f"before its forward, {name} action 2RECV_F0" in found
+
+
+def test_stages_that_do_not_fit_say_so_in_the_finding():
+    def program(rank):
+        stage = PipelineStage(nn.Linear(2, 2), rank, 3, torch.device("cpu"))
+        schedule = (Schedule1F1B if rank == 1 else ScheduleGPipe)(stage, 4, loss_fn=nn.functional.mse_loss)
+        batch = torch.ones(4, 2)
+        schedule.step(*([batch] if rank == 0 else []), **({"target": batch, "losses": []} if rank == 2 else {}))
+
+    text = str(simulate(program, 3))
+    assert "is pipeline activations of micro-batch 2, stage 0 to stage 1, after its forward, ScheduleGPipe" in text
+    assert "is pipeline gradients of micro-batch 0, stage 2 to stage 1, before its backward, Schedule1F1B" in text

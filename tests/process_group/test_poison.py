@@ -1,6 +1,7 @@
 """`poison`: what a call in flight is to write holds what shows, so that nobody reads too early and is right by luck."""
 
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, explore, simulate
+from ddpsim.simulator.process_group.poison_marks import MOST, fill, numbers_in, unmark
 from tests.kit.results import codes
 
 
@@ -153,11 +155,10 @@ def test_who_reads_early_does_not_see_the_result(dtype):
 
 
 def test_what_a_rank_reads_is_as_it_was():
-    largest = torch.iinfo(torch.long).max
-    assert simulate(gathered_early, 2, poison=True).returns == (
-        ([largest, largest], [1, 2], 1),
-        ([largest, largest], [1, 2], 2),
-    )
+    result = simulate(gathered_early, 2, poison=True)
+    assert [rest for _, *rest in result.returns] == [[[1, 2], 1], [[1, 2], 2]]
+    assert all(seen > 2**62 for seen, *_ in result.returns for seen in seen)
+    assert codes(result) == [("hazard.tensor_in_flight", (0, 1))]
     assert simulate(gathered_in_place, 2, poison=True).returns == ((1.0, [1.0, 2.0]), (2.0, [1.0, 2.0]))
     (seen_by_root, _), (seen, got) = simulate(at_the_root, 2, poison=True).returns
     assert (seen_by_root, got) == (5.0, 5.0)
@@ -257,3 +258,239 @@ def test_ranks_as_processes():
         assert str(processes.returns) == str(threads.returns)
         assert [str(each.summary) for each in processes.findings] == [str(each.summary) for each in threads.findings]
         assert processes.has_poisoned
+
+
+# --- what was read comes to light -------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    of: dict
+
+
+DERIVED = {
+    "itself": lambda read: read.clone(),
+    "an item": lambda read: read[0].item(),
+    "arithmetic": lambda read: [2 * read[1].item() + 1],
+    "a mean": lambda read: {"loss": read.mean().item()},
+    "a product": lambda read: (torch.ones(3, 3, dtype=read.dtype) @ read).sum(),
+    "a loss": lambda read: torch.nn.functional.cross_entropy(read[None], torch.tensor([1])),
+    "an array": lambda read: Kept({"seen": read.numpy().copy()}),
+    "in more bits": lambda read: read.double() / 3,
+}
+
+
+READ = [(derived, dtype) for derived in DERIVED for dtype in (torch.float32, torch.float64)]
+
+
+@pytest.mark.parametrize(("derived", "dtype"), [*READ, ("itself", torch.complex64)])
+def test_what_was_read_early_is_told_when_it_is_returned(derived, dtype):
+    def program(rank, waits_first):
+        tensor = torch.ones(3, dtype=dtype)
+        work = dist.all_reduce(tensor, async_op=True)
+        if waits_first:
+            work.wait()
+        seen = DERIVED[derived](tensor)
+        work.wait()
+        return seen
+
+    result = simulate(program, 2, args=(False,), poison=True)
+    assert result.verdict is Verdict.PASS
+    (finding,) = result.findings
+    line = program.__code__.co_firstlineno + 2
+    assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (0, 1))
+    assert finding.summary.endswith(f"was read by its owner before the wait (test_poison.py:{line})")
+    assert "which shows in what the program returned" in finding.text
+    assert codes(simulate(program, 2, args=(True,), poison=True)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_of_short_floats_the_latest_call_is_told(dtype):
+    def program(rank):
+        tensors = [torch.ones(2, dtype=each) for each in (torch.float32, dtype, torch.float64)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        seen = tensors[1].clone()
+        for work in works:
+            work.wait()
+        return seen
+
+    (finding,) = simulate(program, 1, poison=True).findings
+    assert [call.sequence for call in finding.calls] == [1]
+
+
+def test_the_nan_of_a_program_is_its_own():
+    def program(rank):
+        tensor = torch.full((3,), float("nan"))
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        return (
+            tensor,
+            float("nan"),
+            -tensor,
+            torch.zeros(2) / 0,
+            torch.tensor([-1.0]).sqrt(),
+            tensor.half(),
+            tensor[0].item(),
+        )
+
+    assert codes(simulate(program, 2, poison=True)) == []
+
+
+def test_what_was_read_early_is_told_when_it_goes_into_another_call():
+    def program(rank, waits_first):
+        tensor = torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=True)
+        if waits_first:
+            work.wait()
+        twice = 2 * tensor
+        if rank == 1:
+            dist.send(twice, 0)
+        else:
+            dist.recv(twice, 1)
+        work.wait()
+
+    (finding,) = simulate(program, 2, args=(False,), poison=True).findings
+    assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (1,))
+    assert "which shows in what was brought to send #0 at test_poison.py:" in finding.text
+    assert codes(simulate(program, 2, args=(True,), poison=True)) == []
+
+
+def steps_early(rank, waits_first=False):
+    model = torch.nn.Linear(3, 1)
+    model(torch.ones(2, 3)).sum().backward()
+    works = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+    if waits_first:
+        works.pop().wait()
+        works.pop().wait()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    for work in works:
+        work.wait()
+
+
+def test_what_was_read_early_is_told_when_replicas_are_compared():
+    result = simulate(steps_early, 2, poison=True, check="replicas")
+    assert codes(result) == [("hazard.tensor_in_flight", (0, 1))]
+    assert "which shows in replicas compared" in result.findings[0].text
+    assert codes(simulate(steps_early, 2, args=(True,), poison=True, check="replicas")) == []
+
+
+@pytest.mark.parametrize("keeps_work", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32])
+def test_what_is_never_waited_for_is_told_as_that_and_leaves_no_number_in_memory(dtype, keeps_work):
+    def program(rank):
+        tensor = torch.ones(3, dtype=dtype)
+        work = dist.all_reduce(tensor, async_op=True)
+        return tensor, work if keeps_work else None
+
+    result = simulate(program, 2, poison=True)
+    assert codes(result) == [("hazard.unwaited_work", (0, 1))]
+    assert [numbers_in(tensor) for tensor, _ in result.returns] == [set(), set()]
+
+
+@pytest.mark.parametrize("number", [1, 40_000, MOST])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+def test_a_number_is_read_as_it_was_filled_in(dtype, number):
+    tensor = torch.zeros(4, 3, dtype=dtype)
+    fill(tensor[:, 1], number)
+    assert numbers_in({"a": [(tensor,)]}) == {number}
+    assert numbers_in(torch.zeros(4, 3, dtype=dtype)) == set()
+    assert bool((tensor[:, 1] != tensor[:, 1]).all())
+    assert bool((tensor[:, ::2] == 0).all())
+
+
+@pytest.mark.parametrize("number", [1, MOST])
+def test_integers_of_64_bits_have_a_number_too(number):
+    tensor = torch.zeros(2, 3, dtype=torch.long)
+    fill(tensor[1], number)
+    for each in (tensor, tensor.numpy(), tensor[1, 1].item(), {"count": tensor.tolist()}):
+        assert numbers_in(each) == {number}
+    unmark(tensor)
+    assert tensor[1].tolist() == [torch.iinfo(torch.long).max] * 3
+    assert numbers_in([tensor, True, -1, 2**100, torch.iinfo(torch.long).min, torch.arange(9)]) == set()
+
+
+# --- what a reduce leaves elsewhere than on its destination -----------------------------------------------------------
+
+
+def reduces(rank, *, then, dtype=torch.float32, async_op=False):
+    tensor = torch.full((2,), rank + 1, dtype=dtype)
+    work = dist.reduce(tensor, 1, async_op=async_op)
+    if async_op:
+        work.wait()
+    return then(tensor, rank)
+
+
+def to_all(tensor, rank):
+    dist.all_reduce(tensor)
+
+
+def again(tensor, rank):
+    dist.reduce(tensor, 0)
+
+
+def anew(tensor, rank):
+    """The sum of the first, on its destination; then it is filled again."""
+    mine = tensor.tolist() if rank == 1 else None
+    tensor.fill_(1)
+    dist.all_reduce(tensor)
+    return mine, tensor.tolist()
+
+
+def refuses(tensor, rank):
+    if tensor[0] != tensor[0]:
+        raise ValueError("the loss is not finite")
+
+
+@pytest.mark.parametrize(
+    "then", [lambda tensor, rank: tensor.mean().item(), lambda tensor, rank: tensor, to_all, again]
+)
+@pytest.mark.parametrize("async_op", [False, True])
+def test_who_uses_what_a_reduce_left_is_told(then, async_op):
+    program = partial(reduces, then=then, async_op=async_op)
+    result = simulate(program, 3, poison=True, name="it")
+    (finding,) = result.findings
+    assert (finding.code, finding.ranks, result.verdict) == ("hazard.undefined_result", (0, 2), Verdict.PASS)
+    assert finding.sites[0].line == reduces.__code__.co_firstlineno + 2
+    assert codes(simulate(program, 3, name="it")) == []
+
+
+def test_integers_that_a_reduce_left_are_told_where_that_is_sure():
+    for dtype, found in ((torch.long, [("hazard.undefined_result", (0, 2))]), (torch.int32, [])):
+        result = simulate(partial(reduces, then=lambda tensor, rank: tensor, dtype=dtype), 3, poison=True)
+        assert codes(result) == found
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_who_never_looks_at_it_gets_the_same(async_op):
+    program = partial(reduces, then=anew, async_op=async_op)
+    plain, poisoned = (simulate(program, 3, poison=poison, name="it") for poison in (False, True))
+    assert poisoned.returns == plain.returns == ((None, [3.0] * 2), ([6.0] * 2, [3.0] * 2), (None, [3.0] * 2))
+    assert codes(poisoned) == codes(plain) == []
+
+
+def test_who_stumbles_over_what_a_reduce_left_is_told_of_it():
+    (finding,) = simulate(partial(reduces, then=refuses), 2, poison=True).findings
+    assert (finding.code, finding.ranks) == ("rank_error", (0,))
+    assert "where a tensor of reduce #0 (test_poison.py:" in finding.text
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (2, 3)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.complex64, torch.int64, torch.bool]
+)
+def test_tensors_of_any_shape_are_poisoned(dtype, shape):
+    def program(rank):
+        tensor = torch.ones(shape, dtype=dtype)
+        work = dist.all_reduce(tensor, dist.ReduceOp.SUM, async_op=True)
+        seen = tensor.clone()
+        work.wait()
+        return seen, tensor
+
+    result = simulate(program, 2, poison=True)
+    assert result.verdict is Verdict.PASS, str(result)
+    shows = dtype.is_floating_point or dtype.is_complex
+    assert len(result.findings) == ((shows or dtype is torch.int64) and 0 not in shape)
+    for seen, tensor in result.returns:
+        assert torch.equal(tensor, torch.full(shape, 2, dtype=dtype))
+        assert bool((seen != seen).all()) if shows else seen.shape == tensor.shape

@@ -386,3 +386,49 @@ def test_a_sum_that_is_only_looked_at_or_trained_on_is_not_compared(program):
     assert finding.code == "unchecked"
     (finding,) = simulate(partial(local_sgd, average_first=True), 2, check="replicas").findings
     assert finding.code == "unchecked"
+
+
+# --- parameters that are averaged in one flat tensor ------------------------------------------------------------------
+
+
+def averaged_flat(rank, *, divisors=(2, 2), takes=True, seeds=(0, 0), divides_first=False, every=2):
+    """Each rank has batches of its own; all parameters are averaged together every second step."""
+    model = network(seed=seeds[rank])
+    optimizer = sgd(model)
+    for step in range(1, 5):
+        optimizer.zero_grad()
+        backward(model, rank)
+        optimizer.step()
+        if step % every == 0:
+            flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+            if divides_first:
+                flat /= divisors[rank]
+            dist.all_reduce(flat)
+            if not divides_first:
+                flat /= divisors[rank]
+            if takes:
+                torch.nn.utils.vector_to_parameters(flat, model.parameters())
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("divides_first", [False, True])
+def test_a_flat_average_is_compared(divides_first, every):
+    result = simulate(partial(averaged_flat, divides_first=divides_first, every=every), 2, check="replicas")
+    assert (result.verdict, result.findings, result.comparisons) == (Verdict.PASS, (), 4 // every)
+
+
+def test_ranks_that_make_different_averages_of_one_flat_sum_are_found():
+    (finding,) = simulate(partial(averaged_flat, divisors=(2, 3)), 2, check="replicas").findings
+    assert finding.code == PARAMETERS
+    assert 'after all_reduce #0 of parameters on group "default"' in finding.summary
+
+
+def test_a_flat_sum_that_is_only_looked_at_claims_nothing():
+    result = simulate(partial(averaged_flat, takes=False, seeds=(0, 1)), 2, check="replicas")
+    assert [finding.code for finding in result.findings] == ["unchecked"]
+
+
+@pytest.mark.tier("ci")
+def test_flat_averages_of_processes_are_compared_alike():
+    result = simulate(partial(averaged_flat, divisors=(2, 3)), 2, check="replicas", isolation="process")
+    assert [finding.code for finding in result.findings] == [PARAMETERS]

@@ -1,7 +1,9 @@
 """The store in memory, from Python, and from C++ through a PrefixStore of the program."""
 
+import re
 import time
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch.distributed as dist
@@ -114,7 +116,7 @@ def test_keys_are_listed_under_their_prefix():
         own_store().set("elsewhere", "3")
         return store.list_keys()
 
-    assert returned(program, 1) == (["b", "a"],)
+    assert returned(program, 1) == (["a", "b"],)  # by name, whichever came first
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -318,3 +320,40 @@ def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one()
     result = simulate(program, 4)
     assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
     assert sorted(filter(None, result.returns)) == [b"a", b"b"]
+
+
+# --- which of several keys is missing ---------------------------------------------------------------------------------
+
+
+def store_of():
+    return dist.distributed_c10d._get_default_store()
+
+
+def sets_some(rank, *, timeout=None, late=("a", "c")):
+    """Of four keys that both wait for, rank 0 sets two, and those before or after rank 1 has begun to wait."""
+    store = store_of()
+    if rank == 0:
+        time.sleep(1)
+        for key in late:
+            store.set(key, "1")
+    store.wait(["a", "b", "c", "d"], *([] if timeout is None else [timeout]))
+
+
+def test_a_wait_for_several_keys_tells_those_that_nobody_has_set_by_now():
+    (finding,) = simulate(sets_some, 2).findings
+    missing = "store keys 'default_pg/0/b', 'default_pg/0/d'"
+    for rank in (0, 1):
+        assert re.search(rf"  rank {rank}  waits for {missing}  test_store.py:\d+  nobody sets them\n", finding.text)
+    (finding,) = simulate(partial(sets_some, late="abc"), 2).findings
+    assert finding.text.count("waits for store key 'default_pg/0/d'") == 2
+    assert finding.text.count("nobody sets it\n") == 2
+    assert simulate(partial(sets_some, late="abcd"), 2).verdict is Verdict.PASS
+
+
+def test_a_wait_that_times_out_tells_them_too():
+    (finding,) = simulate(partial(sets_some, timeout=timedelta(seconds=2)), 2).findings
+    assert finding.code == "rank_error"
+    assert "wait timeout after 2000ms, keys: /default_pg/0/a, /default_pg/0/b, /default_pg/0/c" in finding.summary
+    assert "cause   ranks 0, 1 waited for store keys of which nobody had set 'default_pg/0/b', 'default_pg/0/d'" in str(
+        finding
+    )

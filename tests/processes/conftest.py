@@ -23,11 +23,9 @@ IN_CI = {
     "test_join_trains_what_it_trains_in_memory[uneven-linear-ddp]",
     "test_what_fails_in_memory_fails[exception-on-one-rank-rank_error, rank 1-torch]",
     "test_nothing_is_left_behind[reduces_alone-1.0]",
-    "test_without_a_launcher",
-    "test_nothing_outlives_the_command[2-130]",
     "test_run",
 }
-"""One of each: a return, an end, a hang, a start, a training, an error, what is left, a script, Ctrl-C, the console.
+"""One of each: a return, an end, a hang, a start, a training, an error, what is left, the console.
 
 The others are variants of these; none of them looks at what the simulator does with its ranks.
 """
@@ -76,10 +74,15 @@ def processes_of(session):
 
 def has_ended(session, seconds=120):
     """True once nothing of a session runs, which may take a moment."""
+    return have_ended(lambda: processes_of(session), seconds)
+
+
+def have_ended(processes, seconds=120):
+    """True once there are none of these."""
     end = time.monotonic() + seconds
-    while processes_of(session) and time.monotonic() < end:
+    while processes() and time.monotonic() < end:
         time.sleep(0.05)
-    return not processes_of(session)
+    return not processes()
 
 
 def children():

@@ -28,7 +28,8 @@ def drawn(strategy, body, mark="ranks(2)", *, name="test_it"):
 def run(run, pytester):
     """With hypothesis' own plugin, and a database of the test's own."""
     before = settings.get_current_profile_name()
-    settings.register_profile("pytester", database=DirectoryBasedExampleDatabase(pytester.path / "examples"))
+    examples = DirectoryBasedExampleDatabase(pytester.path / "examples")
+    settings.register_profile("pytester", settings.get_profile("default"), database=examples)
     settings.load_profile("pytester")
     yield lambda source, *options: run(source and HYPOTHESIS + source, "-p", "_hypothesis_pytestplugin", *options)
     settings.load_profile(before)

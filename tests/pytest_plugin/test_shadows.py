@@ -90,7 +90,7 @@ def test_names_of_our_folders_are_free(pytester):
     assert "3 passed" in session(pytester, "test_own.py", "saved.toml", "--ddpsim-report", "made").stdout
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_the_console_takes_a_program_with_such_files_beside_it(pytester):
     folder = pytester.mkdir("program")
     for name in FOLDERS:

@@ -1,10 +1,12 @@
 """What a run may not leave behind; the servers stay, from which ranks of programs are forked."""
 
-import os
-from pathlib import Path
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
+from tests.kit.leftovers import children, new_files, open_files
 
 
 def with_servers():
@@ -13,7 +15,20 @@ def with_servers():
     STANDING.start(kinds, wants_dynamo=False)
 
 
-def what_there_is():
-    """The open files and the children of this process."""
-    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return set(os.listdir("/proc/self/fd")), sorted(number for numbers in children for number in numbers)
+@contextmanager
+def nothing_is_left(other_servers: bool = False) -> Iterator[None]:
+    """Fail where the block leaves a file open or a process running that was not there before it.
+
+    Less is fine: what earlier tests left to the garbage collector may be closed meanwhile. With `other_servers`
+    the servers may have been started anew, under other numbers: no more than before are expected.
+    """
+    gc.collect()
+    files, processes = open_files(), children()
+    yield
+    if other_servers:
+        with_servers()  # which end where something goes wrong, and are others then
+        assert len(open_files()) <= len(files)
+        assert len(children()) <= len(processes)
+    else:
+        assert new_files(files) == {}
+        assert [number for number in children() if number not in processes] == []

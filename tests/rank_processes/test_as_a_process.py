@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from ddpsim import Code, Verdict, explore, replay, simulate_program
-from ddpsim.simulator.rank_processes.rank_process import flush
+from ddpsim.simulator.rank_processes.own_process import flush
 
 BEGIN = """
 import faulthandler, logging, os, signal, subprocess, sys, time

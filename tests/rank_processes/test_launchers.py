@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
-from tests.rank_processes.left_behind import what_there_is, with_servers
+from tests.rank_processes.left_behind import nothing_is_left, with_servers
 
 pytestmark = pytest.mark.tier("ci")  # it starts processes
 
@@ -66,13 +66,12 @@ if __name__ == "__main__":
 def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with_servers()
-    before = what_there_is()
 
     def writes(source):
         (tmp_path / "train.py").write_text(textwrap.dedent(source))
 
-    yield writes
-    assert what_there_is() == before
+    with nothing_is_left():
+        yield writes
 
 
 def ranks(count, module, total):

@@ -32,7 +32,8 @@ from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.server import Birth, _begin
 from ddpsim.simulator.rank_processes.servers import Kind, Server, Servers
-from tests.rank_processes.left_behind import what_there_is, with_servers
+from tests.kit.leftovers import children
+from tests.rank_processes.left_behind import nothing_is_left, with_servers
 
 SETS = """
 import torch, torch.distributed as dist
@@ -58,15 +59,13 @@ def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with_servers()
-    before = list(map(len, what_there_is()))
 
     def written(source):
         (tmp_path / "train.py").write_text(textwrap.dedent(source).lstrip("\n"))
         return ["train.py"]
 
-    yield written
-    with_servers()  # which end where something goes wrong, and are others then
-    assert list(map(len, what_there_is())) == before
+    with nothing_is_left(other_servers=True):
+        yield written
 
 
 def test_a_set_in_its_own_order_is_found_and_replayed(program):
@@ -138,16 +137,18 @@ def test_a_system_that_gives_no_more(program, limit, files):
         resource.setrlimit(limit, before)
 
 
-@pytest.mark.tier("ci")
+def a_server():
+    """The number of one of the processes that programs are forked from."""
+    return next(
+        int(each) for each in children() if "rank_processes.server" in Path(f"/proc/{each}/cmdline").read_text()
+    )
+
+
+@pytest.mark.tier("nightly")
 def test_a_server_that_was_killed_is_started_again(program, capfd):
     command = program("import os; print(os.getppid())")
-    for number in what_there_is()[1]:
-        if "rank_processes.server" in Path(f"/proc/{number}/cmdline").read_text():
-            os.kill(int(number), signal.SIGKILL)
-            os.waitid(os.P_PID, int(number), os.WEXITED | os.WNOWAIT)
-            break
-    else:
-        raise AssertionError("there is no server")
+    os.kill(number := a_server(), signal.SIGKILL)
+    os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
     assert simulate_program(command, 2).verdict is Verdict.PASS
     assert capfd.readouterr().out == f"{os.getpid()}\n" * 2
 
@@ -156,7 +157,7 @@ def test_a_server_that_was_killed_is_started_again(program, capfd):
 def test_a_server_that_is_killed_while_it_forks(program):
     """The ranks that the other one has forked are ended and reaped, as the fixture sees, and all are forked again."""
     simulate_program(command := program("pass"), 2)
-    number = int(what_there_is()[1][0])
+    number = a_server()
     os.kill(number, signal.SIGSTOP)
     killer = threading.Timer(1.0, os.kill, (number, signal.SIGKILL))
     killer.start()
@@ -298,7 +299,7 @@ def test_an_exploration_keeps_the_seeds(program, capfd):
     assert len(digests) == 1
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_a_module_search_path_of_a_long_session(program, monkeypatch):
     optimizes = "import sys, torch\nassert len(sys.path) > 2000\ntorch.optim.SGD([torch.ones(1)], lr=1)\n"
     command = program(optimizes + SETS % "sorted(sizes)")

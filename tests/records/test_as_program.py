@@ -3,7 +3,8 @@
 import pytest
 
 from ddpsim import Code
-from ddpsim.scenarios.files.value_scenarios import expectation_of
+from ddpsim.scenarios.files.value_scenarios import expectation_of, of_program
+from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.records import flight_recorder
@@ -65,11 +66,28 @@ def test_a_planted_fault_is_found_and_the_test_has_it_too(calls, code, size):
     assert (expected.code, expected.ranks) == (code, (size - 2,))
 
 
-def test_two_groups_in_opposite_order():
-    diagnosis = found(*in_pairs(8))
-    expected = expectation_of(program_of(diagnosis))
-    assert (expected.code, expected.ranks) == (Code.DEADLOCK_CYCLE, (6, 7))
-    assert [(each.code, each.ranks) for each in diagnosis.findings] == [(Code.DEADLOCK_CYCLE, (6, 7))]
+LINES = {"another operation": 30, "a rank a call behind": 21}
+
+
+@pytest.mark.parametrize("size", [8, pytest.param(64, marks=pytest.mark.tier("nightly"))])
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_line_is_right_and_the_test_shrinks_to_two_ranks(name, size):
+    diagnosis = found(*FAULTS[name][0](size))
+    assert LINES.get(name, 20) in {site.line for site in diagnosis.findings[0].sites}
+    shrunk = shrink_scenario(of_program(program_of(diagnosis), name=name))
+    assert (shrunk.scenario.world_size, shrunk.scenario.expected.code) == (2, FAULTS[name][1])
+
+
+@pytest.mark.parametrize("size", [8, pytest.param(64, marks=pytest.mark.tier("nightly"))])
+def test_two_groups_in_opposite_order(size):
+    diagnosis = found(*in_pairs(size))
+    program = program_of(diagnosis)
+    odd = (size - 2, size - 1)
+    expected = expectation_of(program)
+    assert (expected.code, expected.ranks) == (Code.DEADLOCK_CYCLE, odd)
+    assert [(each.code, each.ranks) for each in diagnosis.findings] == [(Code.DEADLOCK_CYCLE, odd)]
+    shrunk = shrink_scenario(of_program(program, name="pairs"))
+    assert (shrunk.scenario.world_size, shrunk.scenario.expected.code) == (2, Code.DEADLOCK_CYCLE)
 
 
 def test_only_the_last_calls_are_kept_with_their_lines():
@@ -88,11 +106,11 @@ def test_sizes_that_no_test_has_memory_for_stay_apart():
 
 
 def test_a_rank_without_a_record_makes_no_calls():
-    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in job(on_all(4)).items() if rank != 2]
-    diagnosis = diagnose(job_of(records))
+    left = {rank: each for rank, each in job([[DONE, HUNG], [DONE], [], [DONE, HUNG]]).items() if rank != 2}
+    diagnosis = diagnose(job_of([flight_recorder.read(each, f"rank_{rank}") for rank, each in left.items()]))
     program = program_of(diagnosis)
-    assert [len(steps) for steps in program.ranks] == [2, 2, 0, 2]
-    assert expectation_of(program).ranks == diagnosis.findings[0].ranks == (2,)
+    assert [len(steps) for steps in program.ranks] == [2, 0, 0, 2]
+    assert diagnosis.findings[0].ranks == (1,)
 
 
 def test_every_operation_of_a_recorder_can_be_made():

@@ -58,6 +58,9 @@ def test_reductions_and_roots_that_differ_are_found():
     most = SUM.replace("sum", "max")
     finding = found(*[SUM + calls(1, 0)] * 2, most + calls(1, 0)).findings[0]
     assert (finding.code, finding.ranks) == (Code.MISMATCH_REDUCTION, (2,))
+    longer = SUM.replace("count=8", "count=9")
+    cause = found(*[SUM + calls(1, 0)] * 2, longer + calls(1, 0)).findings[0].labelled[0]
+    assert cause.text.startswith("rank 2 passed another shape to the same call, or made another call")
     root = "C1|sig|broadcast|in_count=4|out_count=4|dtype=i64|root={}|async_op=f|comm=world\n"
     texts = [root.format(0) + calls(1, 0), root.format(1) + calls(1, 0), root.format(0) + calls(1, 0)]
     finding = found(*texts).findings[0]
@@ -67,6 +70,7 @@ def test_reductions_and_roots_that_differ_are_found():
 def test_a_rank_that_did_not_come_is_found():
     diagnosis = found(SUM + calls(3, 2), SUM + calls(2, 2), SUM + calls(3, 2))
     assert (diagnosis.findings[0].code, diagnosis.findings[0].ranks) == (Code.DEADLOCK_MISSING_RANK, (1,))
+    assert "counts" not in diagnosis.findings[0].body  # it knows no lines that could have been called
     assert diagnosis.notes == ()
 
 

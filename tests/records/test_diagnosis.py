@@ -69,8 +69,22 @@ def test_the_first_of_two_mismatches_is_told():
 
 def test_groups_in_opposite_order_are_a_cycle():
     tensor, data = call(group="1", state="started", line=5), call(group="2", state="started", line=6)
-    finding = only(found(job([[tensor], [data]], {"1": (0, 1), "2": (0, 1)})))
+    diagnosis = found(job([[tensor], [data]], {"1": (0, 1), "2": (0, 1)}))
+    finding = only(diagnosis)
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_CYCLE, (0, 1))
+    assert not any("which calls were complete" in note for note in diagnosis.notes)  # they say that none is
+
+
+def test_calls_through_a_helper_are_told_by_the_file_that_calls_it():
+    def through(group, line):
+        files = ("/site-packages/torch/c10d.py", 7), ("/a/helper.py", 4), ("/a/helper.py", 9), ("<string>", 1)
+        stack = *files, ("/a/train.py", line), ("/a/main.py", 1)
+        frames = [{"name": "step", "filename": file, "line": number} for file, number in stack]
+        return call(group=group, state="started", frames=frames)
+
+    finding = only(found(job([[through("1", 15)], [through("2", 18)]], {"1": (0, 1), "2": (0, 1)})))
+    assert 'group "1"  helper.py:4 from train.py:15' in finding.body
+    assert [str(site) for site in finding.sites] == ["helper.py:4", "train.py:15", "train.py:18"]
 
 
 def test_groups_in_opposite_order_are_a_cycle_also_where_all_calls_were_issued():
@@ -148,15 +162,30 @@ def test_a_ring_that_lost_its_beginning_is_compared_from_there_on():
     assert text in diagnosis.notes
 
 
-def test_a_rank_without_a_record_is_told_and_not_blamed_for_what_was_complete():
-    dumps = job([[DONE, HUNG]] * 4)
+def test_where_only_a_rank_without_a_record_can_be_missing_nobody_knows():
+    dumps = job([[DONE, call(state="started")]] * 4)
     del dumps[2]
     diagnosis = found(dumps)
     finding = only(diagnosis)
-    assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (2,))
+    assert (diagnosis.verdict, finding.code, finding.ranks) == (Verdict.UNKNOWN, Code.UNCHECKED, ())
+    assert finding.body.splitlines()[0] == "UNKNOWN  unchecked"
     assert "rank 2  left no record" in finding.body
-    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, of which there is no record"
+    assert "0 times" not in finding.body
+    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, of which no record says whether it came"
     assert diagnosis.notes[0] == "no record of rank 2"
+
+
+def test_nobody_knows_of_a_record_that_was_written_earlier_either():
+    diagnosis = found(job([[DONE], [DONE, DONE, HUNG], [DONE, DONE, HUNG]]))
+    finding = only(diagnosis)
+    assert (finding.code, finding.ranks) == (Code.UNCHECKED, ())
+    assert "rank 0  left a record that ends after all_reduce #0" in finding.body
+
+
+def test_a_message_to_a_rank_without_a_record_is_unknown_too():
+    dumps = job([[DONE, call("send", to=1, state="started")], [DONE], [DONE]])
+    del dumps[1]
+    assert [(finding.code, finding.ranks) for finding in found(dumps).findings] == [(Code.UNCHECKED, ())]
 
 
 def test_a_rank_without_a_record_is_not_blamed_if_another_one_is_missing():

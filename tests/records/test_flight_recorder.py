@@ -50,10 +50,21 @@ def test_every_version_is_read_by_what_it_has(version):
     assert flight_recorder.read(value, "rank_1").form == f"flight recorder {version}"
 
 
-@pytest.mark.parametrize("version", ["3.0", "1.9", None, 2, "2.x"])
-def test_another_version_is_refused(version):
+@pytest.mark.parametrize("version", [None, 2, "2.x", ""])
+def test_what_is_no_version_is_refused(version):
     with pytest.raises(RecordError, match=r"of version .*, expected 2\.0 or a later one"):
         of(call(), version=version)
+
+
+@pytest.mark.parametrize("version", ["3.1", "1.9"])
+def test_a_version_that_is_not_known_is_read_as_far_as_it_is_like_the_known_one(version):
+    record = of(call(), version=version)
+    assert (record.is_known, record.form, len(record.calls)) == (False, f"flight recorder {version}", 1)
+    message = (
+        rf"a dump of version {version}, which is not known and not like 2\.10: a flight recorder's dump that is dam"
+    )
+    with pytest.raises(RecordError, match=message):
+        of(call(record_id="one"), version=version)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import training
-from ddpsim.reports.document import Document, Site
+from ddpsim.reports.document import Document, Finding, Site
 from ddpsim.reports.forms import html
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
 from ddpsim.reports.forms.view import Texts, colours_of, view_of
 from ddpsim.reports.layout.lanes import lanes_of
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import MISSING, document, run_of
-from tests.reports.made import Story, call, exploration, message, missing_rank, passing
+from tests.reports.made import Story, exploration, message, missing_rank, passing
 from tests.reports.tags import Tags
 
 ASSETS = Path(html.__file__).parent / "assets"
@@ -57,7 +58,7 @@ def raises_advice(rank):
 
 def test_at_the_top_stands_what_ddpsim_says_and_nothing_that_the_program_says():
     made = Document("story", (run_of(raises_advice, 1),))
-    head = to_html(made).decode().partition('<p class="summary">')[2].partition("</div>")[0]
+    head = to_html(made).decode().partition('<p class="summary">')[2].partition('<div class="controls"')[0]
     told = re.findall(r'<p class="line-of"><span>(.*?)</span> <bdi>(.*?)</bdi>', head)
     assert [label for label, _ in told] == ["cause", "try"]
     assert not [text for _, text in told if "moon" in text or "goat" in text]
@@ -158,10 +159,10 @@ def test_lines_of_source_are_dedented_together(lines, shown):
     assert view_of(run, lanes_of(run), Texts())["sites"][0]["source"] == shown
 
 
-def test_each_open_slot_has_a_colour_and_the_sixth_that_of_the_second():
-    story = Story(2)
-    story.meet(call(0), (0, 1))
-    for number in range(6):
-        story.hang(call(1 + number), [0], [1])
-    story.hang(call(7), [0], [])
-    assert colours_of(story.run()) == {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 1}
+def test_of_open_slots_only_that_of_the_cause_has_the_strong_colour():
+    story = Story.of(4, "default:0123 a:0?1 b:1?2 c:2?3")
+    blame = Finding("deadlock.missing_rank", Verdict.FAIL, (3,), "", "", slots=(1, 2, 3))
+    assert colours_of(story.run(findings=(blame,))) == {1: 1, 2: 1, 3: 0}
+    circle = replace(blame, code="deadlock.cycle", ranks=(1, 2), cycle=(1, 2))
+    assert colours_of(Story.of(3, "a:0?1 b:1?2 c:2?1").run(findings=(circle,))) == {0: 1, 1: 0, 2: 0}
+    assert colours_of(story.run()) == {1: 0, 2: 0, 3: 0}  # nobody is to blame

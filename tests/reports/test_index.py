@@ -75,3 +75,21 @@ def test_a_folder_has_a_name_of_its_own_also_where_case_does_not_count():
         found = folder_name(expected.partition("-")[0], taken)
         assert found == expected
         taken.add(found.lower())
+
+
+def test_many_runs_that_came_out_as_expected_are_folded_by_what_was_found():
+    found = ["pass"] * 20 + ["fail, deadlock.missing_rank, rank 1"] * 12 + ["fail, stuck, rank 2"]
+    entries = [
+        Entry(Row(f"n{number}", "torch", each, each), Case(f"n{number}", "ddpsim", "passed"), "f")
+        for number, each in enumerate(found)
+    ]
+    text = page(*entries, entry("odd", "failed"))
+    before, *folded = text.split("<details>")
+    assert names(before)[0] == "odd"
+    assert [re.search('<bdi>(.*?)</bdi> <span class="quiet">(.*?)<', part).groups() for part in folded] == [
+        ("pass", "20"),
+        ("deadlock.missing_rank", "12"),
+        ("stuck", "1"),
+    ]
+    assert [len(names(part)) for part in folded] == [20, 12, 1]
+    assert "<details>" not in page(*entries[:30])

@@ -5,6 +5,8 @@ import io
 import re
 
 import pytest
+import torch
+import torch.distributed as dist
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -14,7 +16,7 @@ from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
-from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, exploration
 
 
@@ -184,3 +186,37 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
 )
 def test_lists_of_ranks(ranks, text):
     assert rank_list(ranks) == text
+
+
+def disagree(rank):
+    dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank > 1 else dist.ReduceOp.SUM)
+
+
+def test_in_a_tie_each_side_has_a_number_and_brief_lanes_say_no_more_than_how_they_ended():
+    assert narrow_lanes(run_of(disagree, 4), 100, is_brief=True).plain.splitlines() == [
+        "lanes  calls that met stand under each other",
+        "rank 0  1=  waits",
+        "rank 1  1=  waits",
+        "rank 2  2=  waits",
+        "rank 3  2   stopped",
+        "  = waits for good   1 SUM float32[2]   2 MAX float32[2]",
+    ]
+
+
+def test_groups_along_one_dimension_of_a_mesh_share_a_letter():
+    story = Story(4)
+    for dp in (0, 1):
+        story.meet(call(0, group=f"tp (dp {dp})"), (2 * dp, 2 * dp + 1))
+    ranks = tuple(Rank(rank, "returned", coordinates=f"dp {rank // 2}, tp {rank % 2}") for rank in range(4))
+    legend = narrow_lanes(story.run(ranks=ranks), 100).plain.splitlines()[-1]
+    assert legend == "  A all_reduce"
+
+
+@pytest.mark.parametrize("ranks", [4, 16])
+def test_lanes_of_16_ranks_fit_100_columns(ranks):
+    story = Story(ranks)
+    for number in range(200):
+        story.meet(call(number, group=f"{number % 7}"), range(ranks))
+    lines = narrow_lanes(story.run(), 100, is_brief=True).plain.splitlines()
+    assert len([line for line in lines if line.startswith("rank ")]) == ranks
+    assert max(map(cell_len, lines)) <= 100

@@ -6,9 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddpsim import simulate
+from ddpsim import Budget, explore, simulate
 from ddpsim.simulator.runtime import garbage
-from ddpsim.simulator.runtime.garbage import _OldCollections, fewer_collections
+from ddpsim.simulator.runtime.garbage import _OldCollections, _SettingAside, fewer_collections
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_program(monkeypatch):
+    """Nothing is frozen, as pytest's session is here."""
+    gc.unfreeze()
+    monkeypatch.setattr(garbage, "_SETTING_ASIDE", _SettingAside())
+    yield
+    gc.freeze()
 
 
 class Node:
@@ -26,6 +35,35 @@ def test_the_collector_is_as_it_was_even_after_an_error():
     with pytest.raises(ValueError, match="inside"):
         fails_inside()
     assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == before
+
+
+def test_what_exists_is_set_aside_once_and_no_longer_than_the_run():
+    with fewer_collections(2):
+        frozen = gc.get_freeze_count()
+        with fewer_collections(2):
+            assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == frozen > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_process_froze_stays_so_and_is_counted_once(monkeypatch):
+    gc.freeze()
+    counts = []
+    monkeypatch.setattr("gc.get_freeze_count", lambda count=gc.get_freeze_count: counts.append(count()) or counts[-1])
+    for _ in range(3):
+        simulate(lambda rank: rank, 2)
+    monkeypatch.undo()
+    assert len(counts) == 1
+    assert gc.get_freeze_count() > 0
+
+
+def test_an_exploration_sets_aside_once(monkeypatch):
+    """What an execution leaves then dies young: it was looked for among all that there is, every 250 executions."""
+    frozen = []
+    monkeypatch.setattr("gc.freeze", lambda freeze=gc.freeze: frozen.append(freeze()))
+    explore(lambda rank: rank, 2, policy="random", budget=Budget(executions=3))
+    assert len(frozen) == 1
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_collector_that_the_process_switched_off_stays_off():
@@ -79,6 +117,7 @@ def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
     for number in range(3):
         run(number)
         collections.run(250)
+    collections.run(250)
     assert 2 not in gone
     collections.run(250)
 
@@ -94,4 +133,4 @@ def test_where_little_is_found_collections_become_rare(monkeypatch):
         monkeypatch.setattr("gc.collect", lambda ranks=ranks: looks.append(ranks) or next(found))
         collections.run(100)
 
-    assert looks == [1_000, 3_000, 7_000, 8_000]
+    assert looks == [1_100, 3_100, 7_100, 8_100]

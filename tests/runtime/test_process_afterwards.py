@@ -68,7 +68,7 @@ def test_a_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
 def test_an_executor_of_the_caller_works_afterwards_and_each_run_comes_to_the_same(had_threads):
     with ThreadPoolExecutor(2) as pool:
         if had_threads:
-            assert pool.submit(int).result(timeout=5) == 0
+            assert pool.submit(int).result(timeout=60) == 0
 
         def program(rank):
             pool.submit(int)
@@ -77,7 +77,7 @@ def test_an_executor_of_the_caller_works_afterwards_and_each_run_comes_to_the_sa
         first, second = (simulate(program, 2) for _ in range(2))
         assert [first.verdict, second.verdict] == [Verdict.PASS] * 2
         assert first.trace.digest() == second.trace.digest()
-        assert pool.submit(lambda: 4).result(timeout=5) == 4
+        assert pool.submit(lambda: 4).result(timeout=60) == 4
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])

@@ -15,9 +15,9 @@ TIME = "expected more than 0 and a number: say how long to fuzz"
 RUNNING_ONES = f"expected one of {', '.join(RUNNING)}: ..."
 
 BAD = {
-    "": "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, diagnose, report, bench; "
-    "see `ddpsim --help`",
-    "runn": "No such command 'runn'...; expected one of list, run, replay, explore, ...; see `ddpsim --help`",
+    "": "Missing command; expected one of list, run, replay, debug, explore, fuzz, shrink, zoo, diagnose, report, "
+    "bench; see `ddpsim --help`",
+    "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', but there is nothing: correct the path",
     "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml",

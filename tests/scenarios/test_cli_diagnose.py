@@ -95,13 +95,32 @@ def test_a_report_is_written(ddpsim, tmp_path):
     assert "deadlock.missing_rank" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
+def test_of_a_version_that_is_not_known_what_is_like_the_known_one_counts(ddpsim, tmp_path):
+    note = (
+        "note  flight recorder 3.1 is not known, and read like 2.10: what it says otherwise or besides is not compared"
+    )
+    for dumps, status, text in ((FINE, 3, "UNKNOWN  unchecked"), (MISSING, 1, "DEADLOCK  deadlock.missing_rank")):
+        written(tmp_path / "dumps", {rank: {**each, "version": "3.1"} for rank, each in dumps.items()})
+        told = ddpsim("diagnose", "dumps")
+        assert (told[0], text in told[1], note in told[1]) == (status, True, True), told
+
+
 def test_a_damaged_file_is_left_out_and_told(ddpsim, tmp_path):
     folder = written(tmp_path / "dumps", MISSING)
-    (folder / "rank_3").write_bytes((folder / "rank_3").read_bytes()[:-40])
+    (folder / "rank_3").write_bytes((folder / "rank_3").read_bytes().replace(b"(", b"0", 1))
     status, out, _ = ddpsim("diagnose", "dumps")
     assert status == 1
-    assert "note  left out dumps/rank_3: a pickle that is" in out
+    assert "note  left out dumps/rank_3: a pickle that is damaged" in out
     assert "note  no record of rank 3" in out
+
+
+def test_a_pickle_that_is_cut_is_read_as_far_as_it_goes(ddpsim, tmp_path):
+    folder = written(tmp_path / "dumps", job([[DONE] * 6 + [HUNG]] * 3))
+    (folder / "rank_1").write_bytes((folder / "rank_1").read_bytes()[:-200])
+    status, out, _ = ddpsim("diagnose", "dumps")
+    assert (status, "UNKNOWN  unchecked" in out) == (3, True)
+    assert "  rank 1  left a record that ends after all_reduce #" in out
+    assert "note  the record of rank 1 is cut short, and read as far as it goes: rank 1 after all_reduce #" in out
 
 
 @pytest.mark.tier("ci")
@@ -136,7 +155,12 @@ BAD = {
         "rank_0: a pickle that wants to import posix.mkdir, expected plain values; nothing of it was run",
     ),
     "the same in a folder": ({"rank_0": pickle.dumps(Runs(), 2)}, ["."], "wants to import posix.mkdir"),
-    "another version": (one({**FINE[0], "version": "3.1"}), ["."], "of version '3.1', expected 2.0 or a later one"),
+    "no version": (one({**FINE[0], "version": 3}), ["."], "of version '3', expected 2.0 or a later one"),
+    "another version, other fields": (
+        one({"version": "3.1", "entries": [{"id": 1}]}),
+        ["."],
+        "a dump of version 3.1, which is not known and not like 2.10",
+    ),
     "one rank": (one(FINE[0]), ["."], "found the record of rank 0 only, expected those of two ranks or more"),
     "two files for one rank": (
         {**one(FINE[0]), "old/rank_0": pickled(FINE[0])},
@@ -157,6 +181,11 @@ BAD = {
         {**one(FINE[0]), "rank_7": pickled(FINE[1])},
         ["."],
         "found a record that names rank 7 in a job of 2 ranks, expected ranks below that",
+    ),
+    "another size": (
+        {f"rank_{rank}": pickled(FINE[rank]) for rank in range(2)},
+        [".", "--world-size", "3"],
+        "found records of a job of 2 ranks (./rank_1), and --world-size says 3: leave it out, or leave out what",
     ),
 }
 
@@ -251,3 +280,33 @@ def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
     taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
     assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
     assert "expected a name that ends in .toml" in ddpsim("diagnose", "dumps", "--write-test", "own.py")[2]
+
+
+PROGRAM = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range({}):
+    dist.all_reduce(torch.ones(11))
+"""
+
+
+@pytest.mark.tier("ci")
+def test_the_program_itself_is_run_and_compared(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    (tmp_path / "train.py").write_text(PROGRAM.format("1 if dist.get_rank() == 2 else 2"))
+    (tmp_path / "repaired.py").write_text(PROGRAM.format(2))
+    status, out, _ = ddpsim("diagnose", "dumps", "--program", "train.py")
+    assert (status, out.splitlines()[-3:-1]) == (
+        1,
+        [
+            "program train.py finds deadlock.missing_rank, rank 2",
+            "  makes the same calls as the records on ranks 0-3: 7",
+        ],
+    )
+    assert ddpsim("diagnose", "dumps", "--program", "repaired.py")[1].splitlines()[-5:-1] == [
+        "program repaired.py finds nothing on virtual ranks",
+        "  differs from the records first on rank 2, after 1 call alike",
+        "  record   no more call",
+        '  program  all_reduce #1  float32[11]  group "default"  repaired.py:5',
+    ]
+    assert ddpsim("diagnose", "dumps", "--program", "")[2].startswith("ddpsim: --program is empty, expected a program")

@@ -50,7 +50,7 @@ def ddpsim(tmp_path):
     def run(script, *words):
         command = [sys.executable, "-c", script, *words]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -57,6 +57,21 @@ def test_a_run_is_reported(ddpsim):
     assert 0 < run.seconds < 60
 
 
+def test_lanes_stand_under_what_was_found(ddpsim):
+    plain, drawn = (ddpsim("run", MISSING, *words)[1].splitlines() for words in ((), ("--lanes",)))
+    first = drawn.index("lanes  calls that met stand under each other")
+    assert drawn[1:first] == plain[1:-1]  # but for the head, which has the time
+    assert drawn[first + 1 : -1] == [
+        "rank 0  ABBRBBRRRR=  waits",
+        "rank 1  ABBRBBRRR?   returned",
+        "rank 2  ABBRBBRRRR=  waits",
+        "rank 3  ABBRBBRRRR=  waits",
+        "  A all_gather   B broadcast   R all_reduce   = waits for good   ? never came",
+        "",
+    ]
+    assert drawn[-1] == plain[-1]
+
+
 def test_the_output_is_the_same_with_a_report_but_for_the_last_line(ddpsim):
     _, without, _ = ddpsim("run", MISSING)
     _, out, _ = ddpsim("run", MISSING, "--report", "r")

@@ -307,7 +307,7 @@ def test_a_scenario_is_found_without_loading_the_others():
         "assert load('send-send-repaired').repairs == 'send-send'\n"
         "print([name for name in sys.modules if name.startswith('ddpsim.scenarios.zoo.')])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout.strip() == "['ddpsim.scenarios.zoo.send_send']"
 
 

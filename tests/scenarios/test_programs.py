@@ -84,6 +84,50 @@ def test_how_a_script_ends(folder, end, code):
     assert [finding.code for finding in result.findings] == ([] if code is None else [code])
 
 
+@pytest.mark.parametrize(
+    ("middle", "codes", "ranks"),
+    [
+        ("dist.all_reduce(torch.ones(3))", [], []),
+        ("work = dist.all_reduce(torch.ones(3), async_op=True)", [Code.HAZARD_UNWAITED_WORK], [(0, 1)]),
+        ("if dist.get_rank() == 0: dist.barrier()", [Code.DEADLOCK_MISSING_RANK], [(1,)]),
+    ],
+    ids=["clean", "never waited for", "missing"],
+)
+def test_a_script_that_leaves_by_os_exit_is_told_what_another_is(folder, middle, codes, ranks):
+    source = f"""
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        {middle}
+        os._exit(0)
+    """
+    result = simulate_program(write(folder, source), 2)
+    assert [finding.code for finding in result.findings] == codes
+    assert [finding.ranks for finding in result.findings] == ranks
+    assert not result.errors
+
+
+def test_replicas_are_compared_where_a_script_leaves_by_os_exit(folder, capfd):
+    source = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 3)).sum().backward()
+        if dist.get_rank() != 1:
+            optimizer.step()
+        os._exit(0)
+    """
+    assert main(["run", "--world-size", "3", *write(folder, source)]) == 1
+    assert "rank 1 made no optimizer step after step 1 of DDP #0" in capfd.readouterr().out
+
+
+def test_a_script_that_leaves_by_os_exit_with_another_status_has_failed(folder):
+    result = simulate_program(write(folder, "import os\nos._exit(4)\n"), 2)
+    (finding,) = result.findings
+    assert (finding.code, finding.summary) == (Code.RANK_ERROR, "ranks 0, 1 ended by os._exit(4) at own.py:2")
+    assert "ended its process itself, by os._exit" in finding.body
+
+
 def test_what_is_registered_for_the_end_runs(folder, capfd):
     source = """
         import atexit, torch.distributed as dist

@@ -1,7 +1,5 @@
 """Records that simulated runs leave: what a run found, and what its records are diagnosed as."""
 
-import gc
-import logging
 import pickle
 
 import pytest
@@ -15,6 +13,7 @@ from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.journal import journal
 from ddpsim.simulator.records.record import Progress
+from tests.records.torchs_reader import told_by_torch
 from tests.tiers import sweep
 
 FORMS = {"flight recorder": (dump_of, "rank_{}"), "clog": (log_of, "clog_rank_{}.log")}
@@ -81,18 +80,11 @@ def test_records_say_what_the_run_did():
         assert {recorded.progress for recorded in per_rank[1].calls} == {Progress.COMPLETE}
 
 
-def test_torchs_own_reader_reads_the_dumps(ddpsim, tmp_path, caplog):
-    from torch.distributed.flight_recorder.fr_trace import main
-
+def test_torchs_own_reader_reads_the_dumps(ddpsim, tmp_path):
     ddpsim("run", "uneven-inputs-without-join", "--flight-recorder", "dumps")
-    caplog.set_level(logging.INFO)
-    try:
-        logging.getLogger("Flight Recorder").propagate = True
-        main([str(tmp_path / "dumps"), "-p", "rank_"])
-    finally:
-        gc.enable()  # it switches it off, for good
-    assert "missing ranks: {1}" in caplog.text
-    assert "collective: nccl:all_reduce" in caplog.text
+    told = told_by_torch(tmp_path / "dumps")
+    assert "missing ranks: {1}" in told
+    assert "collective: nccl:all_reduce" in told
 
 
 def test_the_console_writes_both_forms(ddpsim, tmp_path):

@@ -49,7 +49,7 @@ def saved(tmp_path):
     return load_again
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trainings(), st.lists(st.integers(0, 3)).map(tuple), st.sampled_from(Engine))
 def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn, choices, engine):
     training, world_size = drawn

@@ -186,7 +186,7 @@ WRONG = {
     "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
     "unknown key": (
         "wordl_size = 3",
-        ":2: wordl_size is no key, expected one of alike, average_buffers, backend_semantics, cause, ",
+        ":2: wordl_size is no key, expected one of accumulation, activation_checkpointing, alike, average_buffers, ",
     ),
     "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
     "contradiction": (

@@ -20,7 +20,7 @@ from tests.semantics.case import Case
 WORLD_SIZE = 2
 LONG = timedelta(minutes=5)
 
-_NO_CALLS = ("_end_coalescing", "_register_on_completion_hook")
+_NO_CALLS = ("_end_coalescing", "_register_on_completion_hook", "reconfigure")
 _MESSAGES = ("send", "recv", "recv_anysource")
 _PARAMETER = re.compile(r"(\w+): (.*?)(?= = |$)")
 _ALL, _PART = 2, 1
@@ -122,7 +122,7 @@ def _outcome(overload: Overload, rank: int, way: str) -> object:
 def _family(overload: Overload) -> str:
     names = {"all_gather": "allgather", "_allgather": "allgather", "_reduce_scatter": "reduce_scatter"}
     name = overload.method.replace("all_to_all_single", "alltoall_base")
-    for start in (*names, "allgather", "allreduce", "reduce_scatter"):
+    for start in (*names, "allgather", "allreduce", "reduce_scatter", "gather"):
         if name.startswith(start):
             return names.get(start, start)
     return name
@@ -140,9 +140,9 @@ def _arguments(overload: Overload, rank: int) -> dict[str, object]:
 def _argument(overload: Overload, name: str, kind: str, sizes: Iterator[int], rank: int) -> object:
     if "Tensor" in kind:
         size = next(sizes)
-        if rank != 0 and (_family(overload), size) in (("gather", _ALL), ("scatter", _ALL)):
-            return []
         takes_lists = not any(part in overload.method for part in ("single", "tensor", "base"))
+        if takes_lists and rank != 0 and (_family(overload), size) in (("gather", _ALL), ("scatter", _ALL)):
+            return []
         tensors = _tensors(size, kind.count("Sequence["), rank, as_list=takes_lists and size == _ALL)
         return [[each] for each in tensors[0]] if name == "output_lists" else tensors
     if kind.endswith("Options"):

@@ -30,13 +30,15 @@ def test_every_side_of_a_mismatch_is_shown():
     text = str(simulate(programs.reduction, 4))
     lines = text.splitlines()
     assert lines[0].startswith("MISMATCH  mismatch.reduction  at step ")
-    assert [line.split("float32")[0] for line in lines[1:5]] == [
+    first = next(number for number, line in enumerate(lines) if line.startswith("  rank"))
+    assert {line[:9] for line in lines[1:first]} == {"  where  "}
+    assert [line.split("float32")[0] for line in lines[first : first + 4]] == [
         "  rank 0  all_reduce #0  SUM ",
         "  rank 1  all_reduce #0  SUM ",
         "  rank 2  all_reduce #0  MAX ",
         "  rank 3  all_reduce #0  SUM ",
     ]
-    assert all("programs.py:" in line for line in lines[1:5])
+    assert all("programs.py:" in line for line in lines[1 : first + 4])
 
 
 def test_the_cycle_of_two_groups_is_drawn():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -86,6 +86,51 @@ def test_it_trains_as_the_whole_model(world_size, reshards, is_recomputed, seed)
         assert_close(parameters, expected)
 
 
+def gathered_for_backward_from_half_of_the_world():
+    return sharded(Network(), reshard_after_forward=2)
+
+
+def sharded_by_columns():
+    return sharded(Network(), shard_placement_fn=lambda parameter: Shard(1) if parameter.ndim == 2 else None)
+
+
+def two_blocks_as_one_unit():
+    model = Network()
+    fully_shard(list(model.blocks[:2]))
+    return fully_shard(model)
+
+
+def gathered_ahead():
+    model = sharded(Network())
+    first, second, third = model.blocks
+    first.set_modules_to_forward_prefetch([second, third])
+    third.set_modules_to_backward_prefetch([second, first])
+    return model
+
+
+@pytest.mark.tier("nightly")
+@pytest.mark.parametrize(
+    ("make", "world_size"),
+    [
+        (gathered_for_backward_from_half_of_the_world, 4),
+        (sharded_by_columns, 2),
+        (two_blocks_as_one_unit, 2),
+        (gathered_ahead, 2),
+    ],
+)
+def test_it_trains_as_the_whole_model_however_it_is_cut_and_gathered(make, world_size):
+    def program(rank):
+        model = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for each in batches(world_size):
+            step(model, optimizer, each[rank])
+        return full(model)
+
+    expected = whole(world_size)
+    for parameters in run(program, world_size):
+        assert_close(parameters, expected)
+
+
 def test_a_mesh_of_two_dimensions_shards_along_one_and_replicates_along_the_other():
     def program(rank):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -127,6 +172,27 @@ def test_accumulated_gradients_are_reduced_once():
         scattered.append(sum(each.startswith("reduce_scatter") for each in calls))
     # Of two ranks, for each of four units, in both backwards or in the last one.
     assert scattered == [2 * 4 * 2, 2 * 4]
+
+
+@pytest.mark.tier("nightly")
+def test_replicas_of_shards_are_summed_with_the_last_of_the_gradients_that_accumulate():
+    def program(rank):
+        model = sharded(Network(), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+        for number, each in enumerate(batches(4)[0][rank].chunk(2)):
+            model.set_requires_all_reduce(number == 1)
+            (model(each).square().mean() / 2).backward()
+        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+
+    model = Network()
+    model(batches(4)[0].flatten(0, 1)).square().mean().backward()
+    result = simulate(program, 4)
+    result.raise_for_verdict()
+    for gradients in result.returns:
+        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+    calls = [event.call.signature.operation for event in result.trace if event.kind is EventKind.ISSUE]
+    # Of four ranks, for each of four units: a sum over the shards in both backwards, over replicas in the last one.
+    assert sum(each.startswith("reduce_scatter") for each in calls) == 4 * 4 * 2
+    assert calls.count("all_reduce") == 4 * 4
 
 
 def test_the_norm_of_all_shards_is_clipped():
@@ -189,6 +255,64 @@ def test_a_module_called_twice_and_one_that_is_not_called():
         assert_close(gradients, expected)
 
 
+def test_a_weight_that_two_modules_share():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.inner, self.out = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7, bias=False)
+            self.out.weight = self.words.weight
+
+        def forward(self, words):
+            return self.out(self.inner(self.words(words)))
+
+    def program(rank):
+        model = Tied()
+        fully_shard([model.words, model.out])  # its seven rows do not divide by two
+        fully_shard(model)
+        model(data[rank]).square().mean().backward()
+        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+
+    data = torch.tensor([[0, 1, 2], [2, 5, 6]])
+    model = Tied()
+    model(data.flatten()).square().mean().backward()
+    for gradients in run(program, 2):
+        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+
+
+@pytest.mark.tier("nightly")
+def test_two_forwards_before_the_backward_and_a_part_of_the_model_alone():
+    def losses(model, data):
+        (model(data) - model(2 * data)).square().mean().backward()
+        model.blocks[0](data).square().mean().backward()  # it accumulates
+
+    def program(rank):
+        model = sharded(Network())
+        losses(model, batches(2)[0][rank])
+        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+
+    model = Network()
+    losses(model, batches(2)[0].flatten(0, 1))
+    for gradients in run(program, 2):
+        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+
+
+def test_another_method_than_forward_gathers_the_parameters():
+    class Scored(nn.Linear):
+        def score(self, inputs):
+            return self(inputs).sum(1)
+
+    def program(rank):
+        torch.manual_seed(0)
+        model = nn.Sequential(Scored(4, 3))
+        expected = model[0].score(torch.ones(2, 4))
+        register_fsdp_forward_method(fully_shard(model[0]), "score")
+        fully_shard(model)
+        return torch.equal(model[0].score(torch.ones(2, 4)), expected)
+
+    assert run(program, 2) == (True, True)
+
+
 def test_frozen_parameters_have_no_gradients_and_are_gathered():
     def program(rank):
         model = Network()
@@ -216,6 +340,23 @@ def test_by_hand_unsharded_and_sharded_again():
         return rows, torch.equal(model.last.weight.to_local(), before)
 
     assert run(program, 2) == (([5, "Parameter"], True),) * 2
+
+
+@pytest.mark.tier("nightly")
+def test_units_are_gathered_ahead_by_hand_and_the_first_to_be_asked_for_waits():
+    def program(rank):
+        model = sharded(Network())
+        handles = [block.unshard(async_op=True) for block in model.blocks]
+        handles[0].wait()
+        kinds = [type(model.blocks[0].weight).__name__]
+        model(batches(2)[0][rank]).square().mean().backward()
+        return kinds, {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+
+    model = Network()
+    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
+    for kinds, gradients in run(program, 2):
+        assert kinds == ["Parameter"]
+        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
 
 
 def test_a_rank_that_skips_a_backward_is_found():

@@ -128,3 +128,23 @@ def test_ranks_in_a_ring_hand_their_tensor_on():
         return functional.permute_tensor(torch.tensor([float(rank)]), to, dist.group.WORLD).tolist()
 
     assert run(program) == ([3.0], [0.0], [1.0], [2.0])
+
+
+def test_ranks_exchange_their_tensors_along_each_dimension_of_a_mesh():
+    def program(rank):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+        own = torch.tensor([float(rank)])
+        return [functional.permute_tensor(own, [1, 0], mesh[name]).item() for name in ("rows", "columns")]
+
+    assert run(program) == ([2.0, 1.0], [3.0, 0.0], [0.0, 3.0], [1.0, 2.0])
+
+
+def test_a_view_of_a_result_waits_no_more_than_the_result_does():
+    def program(rank):
+        total = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+        view = total.view(2, 2)
+        kinds = [type(each).__name__ for each in (total, view, view + 1)]
+        return kinds, view.tolist()
+
+    waits = "AsyncCollectiveTensor"
+    assert run(program) == (([waits, waits, "Tensor"], [[4.0, 4.0], [4.0, 4.0]]),) * WORLD_SIZE

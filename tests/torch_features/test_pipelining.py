@@ -127,9 +127,67 @@ def test_stages_that_know_their_shapes_exchange_none():
         result = simulate(program, 2, args=(tells,))
         result.raise_for_verdict()
         assert_close(result.returns[1], whole(2)[0])
-        calls.append(sum(event.kind is EventKind.ISSUE for event in result.trace))
+        issued = [event.call.operation for event in result.trace if event.kind is EventKind.ISSUE]
+        calls.append(sum(operation in ("send", "recv") for operation in issued))
     # Sent and received: each micro-batch and a greeting in both directions; and an object of two messages.
     assert calls == [2 * (MICRO_BATCHES + 2), 2 * (MICRO_BATCHES + 2 + 2)]
+
+
+@pytest.mark.tier("nightly")
+def test_it_learns_step_by_step_as_the_whole_model_and_can_be_evaluated():
+    def program(rank):
+        stage = PipelineStage(layers(2)[rank], rank, 2, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=summed, scale_grads=False)
+        inputs, targets = data()
+        given = (inputs,) if rank == 0 else ()
+        told = {"target": targets} if rank == 1 else {}
+        optimizer = torch.optim.SGD(stage.submod.parameters(), lr=0.05)
+        for _ in range(3):
+            optimizer.zero_grad()
+            schedule.step(*given, **told)
+            optimizer.step()
+        losses = []
+        gradient = stage.submod[0].weight.grad.clone()
+        output = schedule.eval(*given, **told, losses=losses)
+        assert torch.equal(stage.submod[0].weight.grad, gradient)  # there was no backward
+        return (output.detach(), sum(losses).item()) if rank == 1 else None
+
+    model = layers(2)
+    inputs, targets = data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3):
+        optimizer.zero_grad()
+        summed(model(inputs), targets).backward()
+        optimizer.step()
+    output, loss = run(program, 2)[1]
+    assert_close(output, model(inputs).detach())
+    assert loss == pytest.approx(summed(model(inputs), targets).item(), rel=1e-5)
+
+
+def test_stages_hand_on_several_tensors_and_the_first_takes_named_ones():
+    class First(nn.Linear):
+        def forward(self, inputs, *, shift):
+            return super().forward(inputs) + shift, inputs
+
+    class Second(nn.Linear):
+        def forward(self, hidden, inputs):
+            return super().forward(hidden) + inputs
+
+    def both():
+        torch.manual_seed(0)
+        return First(WIDTH, WIDTH), Second(WIDTH, WIDTH)
+
+    def program(rank):
+        stage = PipelineStage(both()[rank], rank, 2, torch.device("cpu"))
+        schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=summed, scale_grads=False)
+        inputs, targets = data()
+        schedule.step(inputs, shift=2 * inputs) if rank == 0 else schedule.step(target=targets)
+        return [each.grad for each in stage.submod.parameters()]
+
+    first, second = both()
+    inputs, targets = data()
+    summed(second(*first(inputs, shift=2 * inputs)), targets).backward()
+    assert_close(run(program, 2), tuple([each.grad for each in part.parameters()] for part in (first, second)))
 
 
 def test_a_pipeline_in_each_half_of_the_world():

@@ -111,6 +111,50 @@ def test_state_gathered_on_one_rank_goes_on_where_it_was():
         assert states == 6
 
 
+@pytest.mark.tier("nightly")
+def test_the_whole_optimizer_goes_on_with_the_state_of_shards_and_the_reverse():
+    def program(rank):
+        inputs = batches(1)[:, 0]
+        model = network()
+        sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=0.01)
+        whole_model = network()
+        whole = torch.optim.AdamW(whole_model.parameters(), lr=0.01)
+        trained(model, sharded, inputs)
+        trained(whole_model, whole, inputs)
+        sharded.consolidate_state_dict(to=0)
+        told = [sharded.state_dict() if rank == 0 else None]
+        dist.broadcast_object_list(told, src=0)
+        sharded.load_state_dict(copy.deepcopy(whole.state_dict()))
+        whole.load_state_dict(told[0])
+        return trained(model, sharded, inputs), trained(whole_model, whole, inputs)
+
+    model = network()
+    expected = trained(model, torch.optim.AdamW(model.parameters(), lr=0.01), batches(1)[:, 0].repeat(2, 1, 1))
+    for of_shards, of_whole in run(program, 2):
+        assert_close(of_shards, expected)
+        assert_close(of_whole, expected)
+
+
+@pytest.mark.tier("nightly")
+def test_a_layer_that_is_frozen_for_a_while():
+    def frozen_for_a_while(model, inner, optimizer, inputs):
+        for is_trained in (True, False, True):
+            inner[0].weight.requires_grad_(is_trained)
+            parameters = trained(model, optimizer, inputs)
+        return parameters
+
+    def program(rank):
+        model = DistributedDataParallel(network(), find_unused_parameters=True)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=0.01)
+        return frozen_for_a_while(model, model.module, optimizer, batches(2)[:, rank])
+
+    whole = network()
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=0.01)
+    expected = frozen_for_a_while(whole, whole, optimizer, batches(2).flatten(1, 2))
+    for parameters in run(program, 2):
+        assert_close(parameters, expected)
+
+
 def test_only_the_rank_that_gathered_the_state_has_it():
     def program(rank):
         optimizer = ZeroRedundancyOptimizer(network().parameters(), optimizer_class=torch.optim.SGD, lr=0.1)

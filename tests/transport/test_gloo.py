@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import threading
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.transport import gloo
+from tests.kit.leftovers import new_files, no_thread_is_left, open_files
 from tests.kit.results import returned
 
 
@@ -189,17 +189,12 @@ def _threads():
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _threads_fall_to(count):
-    """True once there are no more than so many threads; the system counts those that have ended for a moment yet."""
-    deadline = time.monotonic() + 10
-    while _threads() > count and time.monotonic() < deadline:
+def _soon(holds):
+    """True once it holds: gloo's own threads close what they have, and the system counts those that have ended yet."""
+    deadline = time.monotonic() + 60
+    while not holds() and time.monotonic() < deadline:
         os.sched_yield()
-    return _threads() <= count
-
-
-def _files():
-    gc.collect()
-    return sorted(os.readlink(each.path) for each in os.scandir("/proc/self/fd") if os.path.islink(each.path))
+    return holds()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads and files are counted in /proc")
@@ -208,10 +203,13 @@ def _files():
 @pytest.mark.parametrize("program", [train, refused_then_fine, fails_once, other_sizes])
 def test_nothing_is_left_behind(program):
     simulate(program, 3, transport="gloo")  # what torch starts once for the process
-    threads, files, python_threads = _threads(), len(_files()), threading.enumerate()
-    simulate(program, 3, transport="gloo")
-    assert (len(_files()), threading.enumerate()) == (files, python_threads)
-    assert _threads_fall_to(threads)
+    gc.collect()
+    threads, files = _threads(), open_files()
+    with no_thread_is_left():
+        simulate(program, 3, transport="gloo")
+    gc.collect()
+    assert _soon(lambda: new_files(files) == {}), new_files(files)
+    assert _soon(lambda: _threads() <= threads)
 
 
 def test_more_ranks_than_sockets(monkeypatch):

@@ -52,7 +52,7 @@ def test_and_to_those_of_real_processes(tmp_path, capfd):
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=600,
     )
     assert losses(real.stdout) == pytest.approx(losses(out), rel=1e-5)
     for name, value in torch.load(tmp_path / "real.pt").items():

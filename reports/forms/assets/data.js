@@ -39,6 +39,7 @@ class Run {
     this.calls = Object.fromEntries(Object.entries(raw.calls).map(([name, column]) => [name, unpacked(column)]));
     this.hasGroups = this.groups().length > 1;
     this.marked = raw.marked;
+    this.folds = raw.folds;
     this.kinds = raw.events.kind;
     this.eventLane = raw.events.lane;
     this.eventCall = raw.events.call;
@@ -56,6 +57,7 @@ class Run {
     this.bars = raw.bars.map(([start, end, wait, done]) => ({ lane: this.eventLane[wait], start, end, wait, done }));
     this.readCells(raw);
     this.indexCells();
+    this.readMessages(raw);
     this.lead = this.marks.some((mark) => mark.position < 0) ? 1 : 0;
   }
 
@@ -71,6 +73,8 @@ class Run {
     ];
     this.odd = new Map(raw.items.odd);
     this.beside = new Map(raw.items.beside);
+    /** Of calls that differ, any of which may be wrong: which side each is on. */
+    this.side = new Map(raw.items.side);
   }
 
   indexCells() {
@@ -87,6 +91,25 @@ class Run {
     this.marksOf = this.lanes.map(() => []);
     for (const mark of this.marks) this.marksOf[mark.lane].push(mark);
     for (const marks of this.marksOf) marks.sort((one, other) => one.position - other.position);
+  }
+
+  /** What is special about messages: which have tags, and which all but met. @param {any} raw */
+  readMessages(raw) {
+    this.hasTags = this.calls.tag.some((tag) => tag !== 0);
+    const cells = new Map(this.cellEvent.map((event, cell) => [event, cell]));
+    /** @type {{send: number, receive: number, text: string}[]} */
+    this.near = raw.near.map(([send, receive, text]) => ({
+      send: cells.get(send),
+      receive: cells.get(receive),
+      text: textAt(text),
+    }));
+    this.isNear = new Set(this.near.flatMap(({ send, receive }) => [send, receive]));
+  }
+
+  /** True if the call of a cell is a message. @param {number} cell */
+  isMessage(cell) {
+    const call = this.callAt(cell);
+    return call >= 0 && this.calls.peer[call] !== null;
   }
 
   /** The calls that stand in each column, each once. @param {Iterable<number>} cells @returns {Map<number, number[]>} */
@@ -146,6 +169,11 @@ class Run {
   /** The ranks that made a call of a slot. @param {number} slot @returns {number[][]} */
   issuers(slot) {
     return this.slots.sets[this.slotRanks[slot]];
+  }
+
+  /** The class that gives a call its colour that is on one of several sides. @param {number} cell */
+  sideOf(cell) {
+    return this.side.has(cell) ? ` side${this.side.get(cell)}` : "";
   }
 
   /** The class that gives a slot which never filled its colour. @param {number} slot */

@@ -45,16 +45,27 @@ function callName(run, call) {
 function headText(run, calls) {
   const distinct = (field) => [...new Set(calls.map((call) => run.textOf(call, field)))].filter((text) => text);
   const groups = distinct("group");
-  const operations = distinct("operation");
-  if (operations.length > 1 && groups.length > 1) {
+  const operations = [...new Set(calls.map((call) => plainOperation(run, call)))].filter((text) => text);
+  if (operations.length > 1 && plainGroups(run, groups).length > 1) {
     const each = groups.map((group) => headText(run, calls.filter((call) => run.textOf(call, "group") === group)));
     return each.filter((text) => text).join(" / ");
   }
   if (operations.length > 1) return "";
-  const named = run.hasGroups ? groups.map((group) => `"${group}"`).join(", ") : "";
+  const named = run.hasGroups ? plainGroups(run, groups).join(", ") : "";
   const purposes = distinct("purpose");
   if (purposes.length && calls.some((call) => run.textOf(call, "origin") === "")) purposes.push("program");
   return [...operations, named, purposes.join(" / ")].filter((part) => part).join(" ");
+}
+
+/** Groups as there is room for above a column: of a device mesh those along one dimension are one. */
+function plainGroups(run, groups) {
+  const isMesh = run.lanes.some((lane) => lane.coordinates);
+  return [...new Set(groups.map((group) => (isMesh ? group.replace(/ \([^()]*\)/, "") : `"${group}"`)))];
+}
+
+/** An operation as there is room for above a column: into what it gathers says little. */
+function plainOperation(run, call) {
+  return run.textOf(call, "operation").replace(/(_into)?_tensor$/, "");
 }
 
 /** "all_reduce #9 at train.py:27", with the group if the run has several. @param {Run} run @param {number} call */

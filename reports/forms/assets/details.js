@@ -51,6 +51,17 @@ class Details {
     return [...rows, ...slotRows(run, cell)].filter(([, text]) => text !== "");
   }
 
+  /** The ranks that share a lane. @param {number} lane */
+  showRanks(lane) {
+    const { ranks, rank, end, text } = this.run.lanes[lane];
+    const rows = [
+      ["ranks", spansText(ranks)],
+      ["alike", `all ${spansCount(ranks).toLocaleString("en")} made the same calls; events are those of rank ${rank}`],
+      ["end", [END_WORDS[end], textAt(text)].filter((part) => part).join(" ")],
+    ];
+    this.open(ranksText(ranks.slice(0, 3)) + (ranks.length > 3 ? ", \u2026" : ""), [listOf(rows.filter(([, each]) => each))]);
+  }
+
   /** @param {Mark} mark */
   showMark(mark) {
     const { run } = this;

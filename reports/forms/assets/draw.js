@@ -29,8 +29,10 @@ class Drawing {
       "g",
       { "clip-path": `url(#${name}-columns)` },
       ...this.tracks(),
+      ...this.folds(),
       ...this.bars(),
       ...this.links(),
+      ...new Messages(this).layers(),
       ...this.marks(),
       ...this.cells(),
       ...this.parting(),
@@ -77,6 +79,8 @@ class Drawing {
     const found = [];
     for (const bar of run.bars) {
       if (bar.wait > this.progress.now || !geometry.rowOf.has(bar.lane)) continue;
+      const fold = bar.end !== null && geometry.folds.at(bar.end);
+      if (fold && fold === geometry.folds.at(bar.start)) continue;
       const end = bar.end === null ? geometry.edge : geometry.x(bar.end);
       const start = geometry.x(bar.start);
       if (end < geometry.label || start > geometry.edge) continue;
@@ -91,12 +95,33 @@ class Drawing {
     return found;
   }
 
+  /** What stands for columns that are folded: a button. */
+  folds() {
+    const { geometry } = this;
+    const top = geometry.head - 4;
+    const height = geometry.contentHeight - 6 - top;
+    return geometry.folds.closed.map((fold) => {
+      const x = geometry.x((fold.first + fold.last) / 2);
+      const text = `${fold.what}: ${fold.why}`;
+      const label = { tabindex: 0, role: "button", "aria-label": `${text}: show them` };
+      const box = { x: x - FOLD_WIDTH / 2 + 7, y: top, width: FOLD_WIDTH - 14, height, rx: 6 };
+      return svg(
+        "g",
+        { class: "fold", "data-fold": geometry.folds.all.indexOf(fold), ...label },
+        svg("rect", box),
+        svg("text", { x, y: top + height / 2 - 3 }, fold.what),
+        svg("text", { x, y: top + height / 2 + 12 }, fold.why),
+        svg("title", {}, text),
+      );
+    });
+  }
+
   /** Lines between the calls of a slot. */
   links() {
     const pen = new Pen();
     for (const slot of this.slotsInView()) {
       const shown = this.run.bySlot[slot].filter((cell) => this.isShown(cell));
-      if (shown.length > 1) pen.draw(this.linkClass(slot), this.linkPath(shown));
+      if (shown.length > 1 && !this.run.isMessage(shown[0])) pen.draw(this.linkClass(slot), this.linkPath(shown));
     }
     return pen.elements();
   }
@@ -111,15 +136,18 @@ class Drawing {
 
   /** The cells of a lane that are in view. @param {number} lane */
   inView(lane) {
-    const cells = this.run.byLane[lane];
-    return cells.slice(firstFrom(this.run, cells, this.first), firstFrom(this.run, cells, this.last + 1));
+    const { run, geometry } = this;
+    const cells = run.byLane[lane];
+    const found = cells.slice(firstFrom(run, cells, this.first), firstFrom(run, cells, this.last + 1));
+    return geometry.folds.closed.length ? found.filter((cell) => !geometry.folds.at(run.cellColumn[cell])) : found;
   }
 
   linkClass(slot) {
     const { run, progress } = this;
     const { state, match } = run.slots;
     const isVeiled = match[slot] < 0 ? !progress.isEnd : match[slot] > progress.now;
-    const kind = state[slot] === "x" ? "link odd" : run.lacks(slot) ? `link open${run.colourOf(slot)}` : "link";
+    const isTie = run.bySlot[slot].some((cell) => run.side.has(cell));
+    const kind = state[slot] === "x" ? (isTie ? "link tie" : "link odd") : run.lacks(slot) ? `link open${run.colourOf(slot)}` : "link";
     return isVeiled ? `${kind} veiled` : kind;
   }
 
@@ -204,7 +232,8 @@ class Drawing {
     const { run } = this;
     const classes = ["call", family];
     if (run.calls.shadow[call]) classes.push("shadow");
-    if (run.odd.has(cell)) classes.push("odd");
+    if (run.side.has(cell)) classes.push(`side side${run.side.get(cell)}`);
+    else if (run.odd.has(cell)) classes.push("odd");
     if (!this.hasHappened(cell)) classes.push("veiled");
     return classes.join(" ");
   }
@@ -219,7 +248,7 @@ class Drawing {
       const kind = run.lacks(slot) || run.odd.has(cell) ? "ring" : "ring other";
       single.push(
         svg("circle", {
-          class: kind + run.colourOf(slot) + veiled,
+          class: kind + run.colourOf(slot) + run.sideOf(cell) + veiled,
           cx: x,
           cy: y,
           r: radius + Math.max(2, radius * 0.45),
@@ -239,9 +268,10 @@ class Drawing {
     const { run, geometry } = this;
     const odd = run.odd.has(cell) ? textAt(run.odd.get(cell)) : "";
     const other = run.beside.has(cell) ? textAt(run.beside.get(cell)) : run.textOf(call, "operation");
-    const word = odd ? `\u2260 ${odd}` : other;
+    const word = odd && !run.side.has(cell) ? `\u2260 ${odd}` : odd || other;
     const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9, "data-cell": cell };
-    single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
+    const kind = `word${odd ? "" : " other"}${run.sideOf(cell)}${veiled}`;
+    single.push(svg("text", { class: kind, ...at }, shortened(word, 28)));
   }
 
   marks() {
@@ -249,7 +279,7 @@ class Drawing {
     const { run, geometry } = this;
     for (const lane of this.lanes) {
       for (const mark of run.marksOf[lane]) {
-        if (mark.position < this.first || mark.position > this.last) continue;
+        if (mark.position < this.first || mark.position > this.last || geometry.folds.at(mark.position)) continue;
         const kind = run.kinds[mark.events[0]];
         const veiled = mark.events[0] <= this.progress.now ? "" : " veiled";
         pen.draw(

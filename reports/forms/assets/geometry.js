@@ -17,14 +17,17 @@ class Geometry {
   /** @param {Run} run */
   constructor(run) {
     this.run = run;
+    this.folds = new Folds(run.folds);
+    this.bands = bandsOf(run.lanes);
     this.rows = run.lanes.map((_, lane) => lane);
     this.rowOf = new Map(this.rows.map((lane, row) => [lane, row]));
     this.columnWidth = LEGIBLE;
     this.left = 0;
     this.width = 800;
-    const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));
-    this.label = Math.round(Math.min(300, Math.max(84, 34 + longest * LABEL_LETTER)));
-    this.gutter = 96;
+    this.longest = Math.max(...run.lanes.map((_, lane) => this.labelOf(lane).length));
+    this.isNarrow = false;
+    this.headOf = new Map();
+    this.place();
     this.headLetters = HEAD_LETTERS.least;
     for (const calls of run.callsByColumn(run.cellColumn.keys()).values())
       this.headLetters = Math.min(HEAD_LETTERS.most, Math.max(this.headLetters, headText(run, calls).length));
@@ -36,6 +39,46 @@ class Geometry {
   show(lanes) {
     this.rows = lanes;
     this.rowOf = new Map(lanes.map((lane, row) => [lane, row]));
+    this.place();
+  }
+
+  /** Take the width that there is; there is less room for names on a phone. @param {number} width */
+  fill(width) {
+    this.width = width;
+    this.isNarrow = width < 560;
+  }
+
+  get label() {
+    const [least, most] = this.isNarrow ? [62, 130] : [84, 300];
+    return Math.round(Math.min(most, Math.max(least, this.labelRoom + 4 + this.longest * LABEL_LETTER)));
+  }
+
+  /** What of the room for a label is none of its letters'. */
+  get labelRoom() {
+    return this.isNarrow ? 22 : 30;
+  }
+
+  get gutter() {
+    return this.isNarrow ? 86 : 96;
+  }
+
+  /** What stands to the left of a lane; its band says the rest. @param {number} lane */
+  labelOf(lane) {
+    const info = this.run.lanes[lane];
+    if (info.thread) return `\u2514 ${info.thread}`;
+    if (!this.bands || !info.coordinates) return laneName(info);
+    return `rank ${info.rank} \u00b7 ${info.coordinates.split(", ").at(-1)}`;
+  }
+
+  /** Find which lanes begin a band, and how many bands there are above each. */
+  place() {
+    this.headOf = new Map();
+    this.above = [];
+    for (const [row, lane] of this.rows.entries()) {
+      const isFirst = this.bands && (row === 0 || this.bands[lane] !== this.bands[this.rows[row - 1]]);
+      if (isFirst) this.headOf.set(lane, this.bands[lane]);
+      this.above.push(this.headOf.size);
+    }
   }
 
   get laneHeight() {
@@ -53,31 +96,38 @@ class Geometry {
   }
 
   get columnsWidth() {
-    return (this.run.columns + this.run.lead + 0.6) * this.columnWidth + TAIL;
+    return (this.shownColumns + this.run.lead + 0.6) * this.columnWidth + this.folds.width + TAIL;
+  }
+
+  get shownColumns() {
+    return this.folds.shown(this.run.columns);
   }
 
   get contentHeight() {
-    return this.head + this.rows.length * this.laneHeight + 10;
+    return this.head + this.rows.length * this.laneHeight + this.headOf.size * BAND_HEIGHT + 10;
   }
 
   /** @param {number} column */
   x(column) {
-    return this.label + (column + this.run.lead + 0.6) * this.columnWidth - this.left;
+    const lead = (this.run.lead + 0.6) * this.columnWidth;
+    return this.label + lead + this.folds.distance(column, this.columnWidth) - this.left;
   }
 
   /** @param {number} lane */
   y(lane) {
-    return this.head + (this.rowOf.get(lane) + 0.5) * this.laneHeight;
+    const row = this.rowOf.get(lane);
+    return this.head + (row + 0.5) * this.laneHeight + this.above[row] * BAND_HEIGHT;
   }
 
   /** @param {number} x @returns {number} the column, not rounded */
   columnAt(x) {
-    return (x + this.left - this.label) / this.columnWidth - this.run.lead - 0.6;
+    const lead = (this.run.lead + 0.6) * this.columnWidth;
+    return this.folds.column(x + this.left - this.label - lead, this.columnWidth);
   }
 
   /** @param {number} y @returns {number|undefined} */
   laneAt(y) {
-    return this.rows[Math.floor((y - this.head) / this.laneHeight)];
+    return this.rows.find((lane) => Math.abs(this.y(lane) - y) <= this.laneHeight / 2);
   }
 
   /** The right edge of the columns. */
@@ -92,8 +142,8 @@ class Geometry {
 
   /** The width of a column at which all of them are in view. */
   fitting() {
-    const room = this.width - this.label - this.gutter - TAIL;
-    return Math.max(NARROWEST, Math.min(WIDEST, room / (this.run.columns + this.run.lead + 0.6)));
+    const room = this.width - this.label - this.gutter - TAIL - this.folds.width;
+    return Math.max(NARROWEST, Math.min(WIDEST, room / (this.shownColumns + this.run.lead + 0.6)));
   }
 }
 

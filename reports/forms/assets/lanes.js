@@ -1,6 +1,9 @@
 // The lanes of one run on the page: drawing, zoom, the pointer, and the keys.
 
 const ZOOM = 1.3;
+/** Room for the word beside a call that differs, or beside a missing one. */
+const WORD_ROOM = 190;
+const MISSING_ROOM = 88;
 
 class Lanes {
   /** @param {HTMLElement} section @param {Run} run @param {string} name */
@@ -18,6 +21,8 @@ class Lanes {
     this.cursor = -1;
     this.now = run.kinds.length - 1;
     this.isDue = false;
+    /** Called when columns were folded, or shown. */
+    this.onFold = () => {};
     this.listen();
     this.measure();
     this.begin();
@@ -38,7 +43,7 @@ class Lanes {
   /** Take the width of the area, and give it the height that the lanes need. */
   measure() {
     const { geometry, area, extent, drawing } = this;
-    geometry.width = area.clientWidth;
+    geometry.fill(area.clientWidth);
     extent.style.width = `${geometry.contentWidth}px`;
     extent.style.height = `${geometry.contentHeight}px`;
     drawing.setAttribute("width", geometry.width);
@@ -53,8 +58,15 @@ class Lanes {
     const wrong = run.cellSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
     const end = wrong < 0 ? run.columns : run.cellColumn[wrong];
     const column = run.marked === null ? end : run.columnOf(run.marked);
-    this.area.scrollLeft = geometry.x(column) - geometry.width * 0.7;
+    this.area.scrollLeft = geometry.x(column) - this.startOf(wrong);
     this.draw();
+  }
+
+  /** Where the column that counts stands at first: with room for the word beside it. @param {number} cell or -1 */
+  startOf(cell) {
+    const { geometry, run } = this;
+    const word = run.odd.has(cell) || run.beside.has(cell) ? WORD_ROOM : MISSING_ROOM;
+    return Math.max(geometry.label + 1.6 * geometry.columnWidth, geometry.edge - Math.max(word, geometry.width * 0.18));
   }
 
   redraw() {
@@ -105,11 +117,40 @@ class Lanes {
   /** Scroll until the column of a cell is in view. */
   reveal(cell) {
     const { geometry, area } = this;
+    const fold = geometry.folds.at(this.run.cellColumn[cell]);
+    if (fold) this.open(fold);
     const x = geometry.x(this.run.cellColumn[cell]);
     const side = geometry.columnWidth + 12;
     if (x < geometry.label + side) area.scrollLeft += x - geometry.label - side;
     if (x > geometry.edge - side) area.scrollLeft += x - geometry.edge + side;
     geometry.left = area.scrollLeft;
+  }
+
+  /** Show the columns of a fold. @param {{first: number, isClosed: boolean}} fold */
+  open(fold) {
+    fold.isClosed = false;
+    this.narrow();
+    this.measure();
+    this.onFold();
+  }
+
+  /** Make columns no wider than need be, as there are more of them now. */
+  narrow() {
+    const { geometry } = this;
+    geometry.columnWidth = Math.min(geometry.columnWidth, Math.max(geometry.fitting(), LEGIBLE));
+  }
+
+  /** Fold what is alike, or show all of it; what is in the middle stays there. @param {boolean} isClosed */
+  fold(isClosed) {
+    const { geometry } = this;
+    const middle = geometry.label + (geometry.edge - geometry.label) / 2;
+    const column = geometry.columnAt(middle);
+    geometry.folds.setAll(isClosed);
+    this.narrow();
+    this.measure();
+    this.area.scrollLeft += geometry.x(column) - middle;
+    this.onFold();
+    this.draw();
   }
 
   /** Show what had happened after an event. */
@@ -211,11 +252,25 @@ class Lanes {
 
   onClick(event) {
     this.tip.hidden = true;
+    if (this.onButton(event.target)) return;
     const { cell, mark } = this.hit(event);
     if (cell !== undefined) {
       this.details.showCell(cell);
       this.moveTo(cell);
     } else if (mark) this.details.showMark(mark);
+  }
+
+  /** Do what a sign does that is a button: show the columns of a fold, or the ranks of a lane. @param {Element} target */
+  onButton(target) {
+    const { fold, ranks } = target.closest("[data-fold], [data-ranks]")?.dataset ?? {};
+    if (fold !== undefined) {
+      const opened = this.geometry.folds.all[Number(fold)];
+      this.open(opened);
+      this.area.scrollLeft += this.geometry.x(opened.first) - this.geometry.label - 2 * this.geometry.columnWidth;
+      this.draw();
+    }
+    if (ranks !== undefined) this.details.showRanks(Number(ranks));
+    return fold !== undefined || ranks !== undefined;
   }
 
   /** The area is reached by Tab before there is a cursor: it goes where it went wrong, or to the last call. */
@@ -246,6 +301,8 @@ class Lanes {
   }
 
   onKey(event) {
+    const isButton = event.key === "Enter" || event.key === " ";
+    if (isButton && this.onButton(event.target)) return event.preventDefault();
     const action = this.actions()[event.key];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();

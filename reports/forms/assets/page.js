@@ -54,6 +54,7 @@ function startSection(section) {
   const lanes = new Lanes(section, run, `run${index}`);
   const scrubber = new Scrubber(section, lanes);
   new Filters(section, lanes);
+  new Compare(section, run);
   const actions = {
     first: () => scrubber.goTo(0),
     previous: () => scrubber.goTo(scrubber.now - 1),
@@ -63,7 +64,9 @@ function startSection(section) {
     wider: () => lanes.zoom(ZOOM),
     narrower: () => lanes.zoom(1 / ZOOM),
     fit: () => lanes.fit(),
+    fold: () => lanes.fold(!run.isFolded),
   };
+  startFolding(section, run, lanes);
   for (const button of section.querySelectorAll("[data-action]"))
     button.addEventListener("click", actions[button.dataset.action]);
   const keys = {
@@ -78,6 +81,18 @@ function startSection(section) {
     p: "play",
   };
   section.addEventListener("keydown", (event) => onKey(event, lanes, (key) => actions[keys[key]]));
+}
+
+/** The button that folds what is alike; there is none where nothing is. */
+function startFolding(section, run, lanes) {
+  const button = section.querySelector("[data-action=fold]");
+  const { folds } = lanes.geometry;
+  button.hidden = !folds.all.length;
+  lanes.onFold = () => {
+    run.isFolded = folds.closed.length > 0;
+    button.setAttribute("aria-pressed", String(run.isFolded));
+  };
+  lanes.onFold();
 }
 
 function onKey(event, lanes, actionOf) {

@@ -26,6 +26,7 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpsim.simulator.runtime.isolation.device_guard import keep_device_guard
 from ddpsim.simulator.runtime.isolation.environment import Environment
 from ddpsim.simulator.runtime.isolation.modes import Modes
 from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
@@ -75,6 +76,7 @@ class Isolation:
     def install(self) -> None:
         """Remember the host process's state and prepare for ranks. To be undone on the same thread."""
         assert not self._states, "installed twice"
+        keep_device_guard()
         self._modes = modes = Modes()
         in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
         host = in_place.host()

@@ -4,8 +4,8 @@ Getting and setting its state takes 65 us, many times a switch. So its memory is
 the bit generator's struct, whose address numpy publishes (`BitGenerator.ctypes.state_address`;
 numpy/random/src/mt19937/mt19937.h: `uint32_t key[624]; int pos`), and the normal variate that the legacy functions keep
 for their next call, which lies in the RandomState object (numpy/random/mtrand.pyx, `_aug_state`;
-distributions/legacy-distributions.h: `bitgen_t *bit_generator; int has_gauss; double gauss`). Where it lies is found at
-each install, and checked; where that fails, the public functions do the work.
+distributions/legacy-distributions.h: `bitgen_t *bit_generator; int has_gauss; double gauss`). Where it lies is found
+once a process, and checked; where that fails, the public functions do the work.
 
 Each rank starts as if it had called `numpy.random.seed(0)`, for the reason that `python_random` gives.
 """
@@ -47,10 +47,15 @@ def numpy_random() -> NumpyByCopy | NumpyByState:
     random_state = numpy.random.mtrand._rand
     if type(random_state._bit_generator) is not numpy.random.MT19937:
         return NumpyByState(random_state)
-    gauss_address = find_gauss(random_state)
-    if gauss_address is None or not is_layout_known(random_state, gauss_address):
-        return NumpyByState(random_state)
-    return NumpyByCopy(random_state, gauss_address)
+    gauss_address = known_gauss(random_state)
+    return NumpyByState(random_state) if gauss_address is None else NumpyByCopy(random_state, gauss_address)
+
+
+@cache
+def known_gauss(random_state: Any) -> int | None:
+    """Return the address of `has_gauss`, if all of a generator's state lies where we believe."""
+    address = find_gauss(random_state)
+    return address if address is not None and is_layout_known(random_state, address) else None
 
 
 def find_gauss(random_state: Any) -> int | None:
@@ -102,7 +107,8 @@ class NumpyByState:
 
     def started(self, seed: int) -> NumpyState:
         """Return the state of a generator that was just seeded."""
-        return NumpyState(None, b"", (self.mersenne, _values(seed), None))
+        values = _start_values() if seed == START_SEED else _values(seed)
+        return NumpyState(None, b"", (self.mersenne, values, None))
 
     def save(self) -> NumpyState:
         """Return the bit generator in place, its state, and that of the Mersenne twister it may stand in for."""
@@ -181,6 +187,11 @@ def _start_struct() -> bytes:
 def _struct(seed: int) -> bytes:
     start: Any = numpy.random.RandomState(seed)  # must outlive the copying
     return _struct_of(start._bit_generator).tobytes()
+
+
+@cache
+def _start_values() -> Any:
+    return _values(START_SEED)
 
 
 def _values(seed: int) -> Any:

@@ -2,8 +2,8 @@
 
 `random.getstate` and `setstate` take 11 us together, more than a context switch. The generator's C struct
 (Modules/_randommodule.c, `RandomObject`: the object head, `int index`, `uint32_t state[624]`, the same since Python
-3.2) is swapped as it is instead (`NativeState`). Whether the struct lies where we believe is checked at each install;
-where it does not, the public functions do the work.
+3.2) is swapped as it is instead (`NativeState`). Whether the struct lies where we believe is checked once for each
+generator; where it does not, the public functions do the work.
 
 Each rank starts as if it had called `random.seed(0)`: a program that wants another stream on each rank seeds by rank,
 as it does in real processes. Ranks that do not draw then have one state between them, and nothing is copied. Where
@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
@@ -44,6 +45,7 @@ def python_random() -> Generator[RandomState]:
     return RandomByCopy(generator) if is_layout_known(generator) else RandomByState(generator)
 
 
+@cache
 def is_layout_known(generator: random.Random) -> bool:
     """Whether the struct in memory is what `getstate` says."""
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
@@ -64,13 +66,11 @@ class RandomByCopy:
         region = _struct_of(generator)
         self.probe = region[MARKS].tobytes
         self._struct = NativeState(region, self.probe)
-        self.start = self.started(START_SEED)
+        self.start = _start()
 
     def started(self, seed: int) -> RandomState:
         """Return the state of a generator that was just seeded."""
-        start = random.Random(seed)  # must outlive the copying
-        content = _struct_of(start).tobytes()
-        return _state(Copy(content[MARKS], content), None)
+        return _started(seed)
 
     def save(self) -> RandomState:
         """Return the state in place."""
@@ -82,6 +82,17 @@ class RandomByCopy:
         self._struct.load(state.content)
         self._generator.gauss_next = state.gauss
         return outgoing
+
+
+@cache
+def _start() -> RandomState:
+    return _started(START_SEED)
+
+
+def _started(seed: int) -> RandomState:
+    start = random.Random(seed)  # must outlive the copying
+    content = _struct_of(start).tobytes()
+    return _state(Copy(content[MARKS], content), None)
 
 
 def _state(struct: Copy, gauss: float | None) -> RandomState:

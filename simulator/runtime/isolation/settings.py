@@ -24,6 +24,9 @@ from torch.fx import _symbolic_trace
 
 from ddpsim.simulator.runtime.isolation.debug_level import DebugLevel
 
+_TRACING = "_is_fx_tracing_flag"
+"""Of torch.fx; each thread has one of its own from torch 2.15 on, which nobody has to exchange."""
+
 SettingsState = tuple[Any, ...]
 """Read and written by nobody but `Settings`, except that the functions that show a warning come first."""
 
@@ -78,7 +81,7 @@ class Settings:
             module["stderr"],
             self.debug_level.value,
             fx.get("CURRENT_PATCHER"),
-            fx["_is_fx_tracing_flag"],
+            fx.get(_TRACING, False),
             c10d["_backend"],
             c10d["_default_pg_init_method"],
             None if dtensor_random is None else dtensor_random["_rng_tracker"],
@@ -110,7 +113,8 @@ class Settings:
 
     def _trace(self, patcher: Any, is_tracing: bool) -> None:
         fx = self._fx
-        fx["_is_fx_tracing_flag"] = is_tracing
+        if _TRACING in fx:
+            fx[_TRACING] = is_tracing
         outgoing = fx.get("CURRENT_PATCHER")
         if patcher is not outgoing:
             if outgoing is not None:

@@ -7,14 +7,14 @@ itself, as it has to in real processes.
 `get_state` and `set_state` of the CPU generator take 1.4 us, a third of a whole switch, so its memory is swapped as it
 is (`NativeState`; aten/src/ATen/CPUGeneratorImpl.h: `mt19937 engine_; optional<float> next_float_normal_sample_;
 optional<double> next_double_normal_sample_`; ATen/core/MT19937RNGEngine.h: `uint64_t seed_; int left_; bool seeded_;
-uint32_t next_; uint32_t state_[624]`). Where the engine lies, and that all of it is as written here, is checked at each
-install on generators made for that; where it is not, the public methods do the work.
+uint32_t next_; uint32_t state_[624]`). Where the engine lies, and that all of it is as written here, is checked once a
+process, on generators made for that; where it is not, the public methods do the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from typing import Any
 
@@ -73,6 +73,7 @@ def cpu_generator(generator: torch.Generator) -> Generator[Copy]:
     return CpuByState(generator) if offset is None else CpuByCopy(generator, offset)
 
 
+@cache
 def engine_offset() -> int | None:
     """Return where in a CPU generator its engine begins, if all of its state lies there and nothing else."""
     donor = torch.Generator().manual_seed(DEFAULT_SEED)
@@ -109,13 +110,22 @@ class CpuByCopy:
         engine = NativeState(region, partial(MARKS.unpack_from, region))
         self.probe, self.save, self.exchange = engine.probe, engine.save, engine.exchange
         self._engine_offset = engine_offset
-        self.start = self.started(DEFAULT_SEED)
+        self.start = _start(engine_offset)
 
     def started(self, seed: int) -> Copy:
         """Return the state of a generator that was just seeded."""
-        start = torch.Generator().manual_seed(seed)  # must outlive the copying
-        content = window(_address(start) + self._engine_offset, REGION_BYTES).tobytes()
-        return Copy(MARKS.unpack_from(content), content)
+        return _started(self._engine_offset, seed)
+
+
+@cache
+def _start(engine_offset: int) -> Copy:
+    return _started(engine_offset, DEFAULT_SEED)
+
+
+def _started(engine_offset: int, seed: int) -> Copy:
+    start = torch.Generator().manual_seed(seed)  # must outlive the copying
+    content = window(_address(start) + engine_offset, REGION_BYTES).tobytes()
+    return Copy(MARKS.unpack_from(content), content)
 
 
 class CpuByState:

@@ -4,6 +4,7 @@
 on these (conditions, events, semaphores, barriers, queues, timers, futures, executors) follows.
 """
 
-from ddpsim.simulator.runtime.threads.thread_life import ThreadError, Threads, thread_findings
+from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, thread_findings
+from ddpsim.simulator.runtime.threads.thread_life import Threads
 
 __all__ = ["ThreadError", "Threads", "thread_findings"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Request, Touch
+from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Request, Touch, Use
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
@@ -129,6 +129,11 @@ class LockSteps:
         """Tell who explores."""
         if self.host.is_observed and me.of.has_started_threads:
             self.host.ask(Touch(accesses))
+
+    def use(self, kind: str) -> None:
+        """Tell who explores that a thread uses something of a kind."""
+        if self.host.is_observed:
+            self.host.ask(Use(kind))
 
     def release(self, me: RankThread, lock: Object) -> bool:
         """Let whoever takes the lock next know what came before; False if nobody explores that."""

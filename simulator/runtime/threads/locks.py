@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from _thread import allocate_lock
+from collections.abc import Callable
 from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
@@ -115,6 +116,12 @@ class RankLock:
         self._holder = None
         self._waiting.clear()
 
+    @property
+    def is_asked_in_unwinding(self) -> bool:
+        """True for a caller that is being carried out of its program."""
+        me = self._steps.running()
+        return me is not None and self._steps.host.is_unwinding(me)
+
     def look(self, *, is_in_vain: bool) -> None:
         """A choice point before a look at the lock, or at what it protects."""
         me = self._steps.running()
@@ -200,3 +207,26 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
         self._count = 0
         self.made = maker.number, maker.locks_made
         """By which thread, and as which of its locks."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As that of `threading.RLock()`, which is native: to have it already is True, too."""
+        return bool(super().acquire(blocking, timeout))
+
+    __enter__ = acquire
+
+    def release(self) -> None:
+        """As Python's. Who is carried out while it waits for a condition has not got the lock back."""
+        if self._owner == threading.get_ident() or not self._block.is_asked_in_unwinding:
+            super().release()
+
+
+def is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """For `threading.Event.is_set`, which looks without a lock."""
+
+    def look(event: Any) -> bool:
+        lock = event._cond._lock
+        if isinstance(lock, RankLock):
+            lock.look(is_in_vain=not original(event))
+        return original(event)
+
+    return look

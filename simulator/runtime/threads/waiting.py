@@ -59,6 +59,15 @@ def maker(frame: FrameType | None) -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
+def class_that_makes(frame: FrameType | None) -> str:
+    """Of which of Python's own classes the lock becomes a part that a frame makes, such as "Semaphore"; "" for none."""
+    module = "" if frame is None else frame.f_globals.get("__name__")
+    if frame is None or module not in ("threading", "queue", "concurrent.futures.thread"):
+        return ""
+    made = type(frame.f_locals.get("self"))
+    return next((each.__name__ for each in made.__mro__ if each.__module__ == module), "")
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
     while frame is not None:

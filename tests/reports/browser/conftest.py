@@ -133,7 +133,6 @@ def centre(box):
 def usual_page(browser):
     """A tab for all tests that want nothing special."""
     page = browser.new_page(**SIZE)
-    page.set_default_timeout(5_000)
     return page
 
 
@@ -145,7 +144,7 @@ def open_page(browser, usual_page, tmp_path) -> Iterator[Callable[..., Report]]:
     def opened(html: bytes, **options: object) -> Report:
         path = Path(tmp_path, f"report{len(ends)}.html")
         path.write_bytes(html)
-        page = browser.new_page(**SIZE, **options) if options or ends else usual_page
+        page = browser.new_page(**{**SIZE, **options}) if options or ends else usual_page
         report = Report(page)
         ends.append(report.listen(path))
         if page is not usual_page:

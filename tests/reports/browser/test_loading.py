@@ -52,23 +52,21 @@ def test_the_replay_line_is_copied(open_report):
     assert report.page.evaluate("navigator.clipboard.readText()") == shown.runs[0].replay
 
 
-def test_all_texts_unfold(open_report):
+def test_the_whole_text_unfolds(open_report):
     shown = document("exception-on-one-rank")
     report = open_report(shown)
-    findings = report.page.locator(".finding")
-    assert findings.count() == len(shown.runs[0].findings) == 2
-    assert not findings.nth(1).locator("pre").is_visible()
-    findings.nth(1).locator("summary").click()
-    assert findings.nth(1).locator("pre").is_visible()
-    assert findings.nth(1).locator("pre").text_content() == shown.runs[0].findings[1].text
-    assert report.page.locator(".whole pre").text_content() == shown.runs[0].text
+    text = report.page.locator(".whole pre")
+    assert not text.is_visible()
+    report.page.locator(".whole summary").click()
+    assert text.is_visible()
+    assert text.text_content() == shown.runs[0].text
 
 
 def test_a_run_without_a_trace_says_so(open_report):
     report = open_report(without_trace())
     assert report.texts(".no-trace") == ["There is no trace: nothing recorded what each rank did when."]
     assert report.count(".drawing") == 0
-    assert report.texts(".finding summary code") == ["deadlock.missing_rank"]
+    assert report.texts(".summary code") == ["deadlock.missing_rank"]
 
 
 def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
@@ -109,12 +107,13 @@ COLOURS = """() => {
     return Object.fromEntries(names.map(name => [name.slice(2), value(name)]));
 }"""
 
-WORDS = ("text", "quiet", "link", "alarm", "good", "unsure", "open1", "open2", "open3", "open4")
+WORDS = ("text", "quiet", "link", "alarm", "good", "unsure", "weak", "side0", "side1", "side2", "side3")
 PAIRS = (
     *((word, "ground") for word in WORDS),
     ("text", "panel"),
     ("quiet", "panel"),
     ("text", "line"),
+    ("text", "alarm-ground"),
     ("ground", "text"),
     *((word, f"{word}-ground") for word in ("alarm", "good", "unsure")),
     *(("ground", family) for family in ("collective", "rooted", "barrier", "message", "group")),

@@ -16,7 +16,9 @@ from tests.kit.rank_threads import start
 def found(result):
     """The code, the ranks and the lines of the only finding."""
     (finding,) = result.findings
-    return finding.code.value, finding.ranks, str(finding).splitlines()
+    assert finding.where
+    lines = [line for line in str(finding).splitlines() if not line.startswith("  where ")]
+    return finding.code.value, finding.ranks, lines
 
 
 def lock_both(first, second):

@@ -21,7 +21,7 @@ def run(main, isolation, world_size=2):
         lambda rank: asyncio.run(main(rank)),
         world_size,
         isolation=isolation,
-        budget=Budget(stuck_seconds=2, seconds=20),
+        budget=Budget(seconds=60),
     )
 
 

@@ -51,7 +51,7 @@ def test_a_seed_is_one_run_and_its_token_replays(program):
 
 
 def test_waiting_for_jobs_is_covered():
-    found = explore(wait_for_all, 1, keep_going=True, budget=Budget(executions=500))
+    found = explore(wait_for_all, 1, keep_going=True, budget=Budget(executions=3000))
     assert found.complete
     assert set(found.outcomes) == {"pass"}
 

@@ -1,0 +1,78 @@
+"""Columns that tell nothing: where every call met, far from whatever went wrong. A page folds them into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ddpsim.reports.document import Run
+from ddpsim.reports.layout.lanes import Lanes
+from ddpsim.simulator.events import EventKind
+
+_FEW = 40
+"""So many columns are shown as they are."""
+_BEFORE = 10
+"""So many stay before what tells something, and after it."""
+_AFTER = 4
+_FIRST = 4
+_LEAST = 12
+"""Fewer are not worth folding."""
+_TELLING = frozenset({EventKind.FAULT, EventKind.NOTE, EventKind.RAISE})
+
+
+class Fold(NamedTuple):
+    """Columns from the first to the last that may be shown as one."""
+
+    first: int
+    last: int
+    what: str
+    """Such as "steps 1 to 40"."""
+    why: str
+    """What is the same about them."""
+
+
+def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, ...]:
+    """The folds, from left to right; `marked` is an event that is pointed at."""
+    if lanes.columns <= _FEW:
+        return ()
+    kept = _kept(run, lanes, marked)
+    return tuple(_fold(run, lanes, first, last) for first, last in _rows(kept, lanes.columns) if last - first >= _LEAST)
+
+
+def _kept(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
+    """The columns that stay: where it begins, where it ends, and around what tells something."""
+    telling = {item.column for item in lanes.items if item.odd or item.beside or item.event == marked}
+    telling |= {item.column for item in lanes.items if run.slots[item.slot].state != "matched"}
+    telling |= {each.column for each in lanes.missing}
+    telling |= {
+        round(mark.position) for mark in lanes.marks if any(run.events[each].kind in _TELLING for each in mark.events)
+    }
+    telling |= {round(mark.position) for mark in lanes.marks if marked in mark.events}
+    kept = set(range(_FIRST)) | set(range(lanes.columns - _FIRST, lanes.columns))
+    for column in telling:
+        kept |= set(range(column - _BEFORE, column + _AFTER + 1))
+    return kept
+
+
+def _rows(kept: set[int], columns: int) -> Iterator[tuple[int, int]]:
+    first = None
+    for column in range(columns + 1):
+        if column < columns and column not in kept:
+            first = column if first is None else first
+        elif first is not None:
+            yield first, column - 1
+            first = None
+
+
+def _fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:
+    slots = {item.slot for item in lanes.items if first <= item.column <= last}
+    shared = all(len(run.slots[slot].issues) == run.world_size for slot in slots)
+    steps = [
+        int(run.events[event].text)
+        for mark in lanes.marks
+        if mark.lane == 0 and first <= mark.position < last + 1
+        for event in mark.events
+        if run.events[event].kind is EventKind.STEP and run.events[event].text.isdecimal()
+    ]
+    what = f"steps {min(steps)} to {max(steps)}" if len(set(steps)) > 1 else f"{last - first + 1} columns"
+    return Fold(first, last, what, "alike on all ranks" if shared else "all calls met")

@@ -1,0 +1,185 @@
+"""The places in the program that a finding speaks of, with who is there and what for: what one reads first.
+
+Each line of the program is there once, the one that is to blame first. Whoever only waits is told apart from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddpsim.reports.document import Call, Finding, Run, Waiting
+from ddpsim.reports.layout.mismatches import differing_calls
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.wording import rank_list
+
+CULPRIT, WAITS, OTHER = "culprit", "waits", "other"
+"""Roles: who is to blame, who only waits, whom a culprit met. Of sides that may each be wrong: side0, side1."""
+_MOST_PRESENT = 4
+SIDES = 4
+"""Of more sides than these, the fifth looks like the first."""
+
+
+class Presence(NamedTuple):
+    """Ranks that are at a place."""
+
+    role: str
+    who: str
+    """Such as "ranks 0, 2" or "rank 1, thread reader"."""
+    text: str
+    """What they did there, in words that fit one rank and many; "" if there is no more to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the program, with who is there."""
+
+    site: int | None
+    """Index into the run's sites; None where nobody knows the line."""
+    caller: int | None
+    """Of the line that called it, from another file."""
+    present: tuple[Presence, ...]
+
+    @property
+    def role(self) -> str:
+        """That of the first who is there, which is the strongest."""
+        return self.present[0].role
+
+
+class _There(NamedTuple):
+    """One rank, or thread, at a line."""
+
+    role: str
+    text: str
+    who: Who
+    site: int | None
+    caller: int | None = None
+
+
+def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
+    """The lines that a finding speaks of, that of the culprits first; () where no line is known."""
+    there = list(_in_mismatch(run, finding) if finding.is_mismatch else _culprits(run, finding))
+    if finding is run.leading and not finding.is_mismatch:
+        there += _waiters(run, set(finding.ranks))
+    told = {each.site for each in there}
+    there += [_There(OTHER, "", Who(-1), site) for site in finding.sites if site not in told]
+    return tuple(_gathered(each for each in there if each.site is not None))
+
+
+def _gathered(there: Iterator[_There]) -> Iterator[Place]:
+    by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
+    callers: dict[int | None, set[int | None]] = {}
+    for each in there:
+        by_line.setdefault(each.site, {}).setdefault((each.role, each.text), []).append(each.who)
+        callers.setdefault(each.site, set()).add(each.caller)
+    found = []
+    for site, groups in by_line.items():
+        ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
+        caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have places of their own
+        found.append(Place(site, caller, tuple(_present(ordered))))
+    yield from sorted(found, key=lambda place: _weight(place.role))
+
+
+def _present(groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[Presence]:
+    """Who is there: of many who do something else each, the first ones in words of their own."""
+    yield from (Presence(role, _named(who), text) for (role, text), who in groups[:_MOST_PRESENT])
+    rest: dict[str, list[Who]] = {}
+    for (role, _), who in groups[_MOST_PRESENT:]:
+        rest.setdefault(role, []).extend(who)
+    yield from (Presence(role, _named(who), "likewise, in calls of their own") for role, who in rest.items())
+
+
+def _weight(role: str) -> int:
+    return (WAITS, OTHER).index(role) + 1 if role in (WAITS, OTHER) else 0
+
+
+def _named(all_: list[Who]) -> str:
+    ranks = [who.rank for who in all_ if not who.thread and who.rank >= 0]
+    threads = [f'rank {who.rank}, thread "{who.thread}"' for who in all_ if who.thread]
+    return "; ".join([rank_list(ranks)] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
+
+
+def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
+    """Who made which call: the odd one, and those it met; or the sides."""
+    differing = differing_calls(run)
+    for index in finding.slots:
+        for issue in sorted(run.slots[index].issues, key=lambda issue: run.events[issue].rank):
+            event, call = run.events[issue], run.issued(issue)
+            what = differing[issue]
+            side = f"side{what.side % SIDES}" if what.side >= 0 else ""
+            role = side or (CULPRIT if what.is_odd else OTHER)
+            name = _name(run, call)
+            more = what.text.removeprefix(call.operation).strip()
+            told = f"{name}: {more}" if more else name
+            yield _There(role, told, event.who, call.site, call.caller)
+
+
+def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
+    """Where those are whom the finding names: in a wait, or behind their last call."""
+    waiting = {each.who: each for each in run.waiting}
+    first = finding.sites[0] if finding.sites else None
+    last = _last_calls(run) if finding.code.startswith("deadlock.") else {}
+    blamed = set(run.blamed(finding))
+    for rank in finding.ranks:
+        role = CULPRIT if rank in blamed else OTHER
+        wait, issue = waiting.get(Who(rank)), last.get(rank)
+        if wait is not None and wait.site is not None and finding.code != "rank_error":
+            yield _waiting(run, wait, role)
+        elif issue is not None and not (_has_raised(run, rank) and first is not None):
+            call = run.issued(issue)
+            yield _There(role, _left(run, rank, _name(run, call)), Who(rank), call.site, call.caller)
+        elif first is not None:
+            yield _There(role, _ended(run, rank), Who(rank), first)
+
+
+def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
+    """The others, who wait."""
+    for waiting in run.waiting:
+        if waiting.who.rank not in named or waiting.who.thread:
+            yield _waiting(run, waiting, WAITS)
+
+
+def _waiting(run: Run, waiting: Waiting, role: str) -> _There:
+    """Somebody in a wait; in a call of its own, which stands in the first of its slots, or for something else."""
+    issues = run.slots[waiting.slots[0]].issues if waiting.slots else ()
+    if not issues:
+        return _There(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
+    call = run.issued(next((issue for issue in issues if run.events[issue].rank == waiting.who.rank), issues[0]))
+    more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
+    return _There(role, f"waiting in {_name(run, call)}{more}", waiting.who, waiting.site, call.caller)
+
+
+def _name(run: Run, call: Call) -> str:
+    """A call in a few words: a message with its peer, and what tells calls of this run apart besides."""
+    words = f"{call.operation} #{call.sequence}"
+    if call.peer is not None:
+        words += " from " if call.operation == "recv" else " to "
+        words += "any rank" if call.peer < 0 else f"rank {call.peer}"
+    if any(each.tag for each in run.calls) and call.is_point_to_point:
+        words += f", tag {call.tag}"
+    return words if len({each.group for each in run.calls}) == 1 else f'{words}, group "{call.group}"'
+
+
+def _last_calls(run: Run) -> dict[int, int]:
+    """By rank, the event that issued its last call; shadows of a joined rank are none of its program's."""
+    return {
+        event.rank: index
+        for index, event in enumerate(run.events)
+        if event.kind is EventKind.ISSUE and event.call is not None and not event.thread
+    }
+
+
+def _left(run: Run, rank: int, last: str) -> str:
+    end = run.ranks[rank].end if run.ranks else "unknown"
+    words = {"returned": ", then returned", "raised": ", then raised"}
+    return f"last call {last}{words.get(end, '')}"
+
+
+def _has_raised(run: Run, rank: int) -> bool:
+    return bool(run.ranks) and run.ranks[rank].end == "raised"
+
+
+def _ended(run: Run, rank: int) -> str:
+    return f"raised {run.ranks[rank].text}" if _has_raised(run, rank) and run.ranks[rank].text else ""

@@ -1,0 +1,110 @@
+"""`ddpsim debug`: a scenario or program in a debugger that sees all ranks."""
+
+from __future__ import annotations
+
+from bdb import BdbQuit
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import (
+    BackendName,
+    Checks,
+    Faults,
+    Gpus,
+    IsolationName,
+    Name,
+    OwnOrEngine,
+    Preload,
+    WorldSize,
+)
+from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.run import head
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.imports import without_collections
+
+if TYPE_CHECKING:
+    from ddpsim.scenarios.model import Scenario
+
+
+def debug(
+    name: Name,
+    token: Annotated[
+        str | None,
+        typer.Argument(metavar="TOKEN", help="The replay token of the run to look into.", show_default=False),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="STEP",
+            help="Stop first before this step, as `replay --step` numbers them.",
+            show_default=False,
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            "--rank",
+            metavar="R",
+            help="Stop first at the first line of the program on this rank.  [default: 0]",
+            show_default=False,
+        ),
+    ] = None,
+    finding: Annotated[
+        bool, typer.Option("--finding", help="Stop first where something is found, every rank where it stands.")
+    ] = False,
+    commands: Annotated[
+        Path | None,
+        typer.Option("--commands", metavar="FILE", help="Take the commands from a file.", show_default=False),
+    ] = None,
+    engine: OwnOrEngine = None,
+    world_size: WorldSize = None,
+    isolation: IsolationName = None,
+    gpus: Gpus = None,
+    preload: Preload = None,
+    backend_semantics: BackendName = None,
+    check: Checks = None,
+    faults: Faults = None,
+) -> int:
+    """Run a scenario in a debugger: pdb, with commands that look at all ranks, and that go back.
+
+    `help` lists them. Wherever something is found the debugger stops, every rank where it stands.
+    """
+    with without_collections():
+        from ddpsim.scenarios.cli.judgement import judge
+        from ddpsim.scenarios.engines import Engine
+        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
+        from ddpsim.scenarios.running.run_as import RunAs
+        from ddpsim.simulator.runtime.desk import read_line
+
+    goal = goal_of(at, rank, finding=finding)
+    read = read_line if commands is None else CommandsFile(commands)
+    run_as = RunAs(
+        isolation, gpus, check, preload=preload or (), backend_semantics=backend_semantics, faults=faults or ()
+    )
+    scenario = run_as.applied_to(load(name))
+    chosen = scenario.engine if engine is None else Engine.named(engine)
+    try:
+        with own_arguments(scenario, debug) as own:
+            debugged = debug_run(
+                own, token, goal, engine=chosen, world_size=world_size, save_as=partial(_save, own.name), read=read
+            )
+    except BdbQuit:
+        return Status.AS_EXPECTED
+    status, line = judge(scenario.expected_by(chosen), debugged.result)
+    output.show(f"{head(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
+    if debugged.missed:
+        output.note(debugged.missed)
+    return status
+
+
+def _save(name: str, scenario: Scenario, path: Path) -> None:
+    from ddpsim.scenarios.shrinking.saved import check_free, save_shrunk
+
+    check_free(path, "save")
+    save_shrunk(scenario, name, path, how="a schedule made by hand of")

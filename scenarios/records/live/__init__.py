@@ -1,0 +1,1 @@
+"""Real jobs on this machine, started with the recorder on, watched, and ended when nothing moves."""

@@ -1,0 +1,124 @@
+"""A scenario in the debugger: run as far as it is asked for, and run again where somebody goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpsim import Result, Schedule, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.replaying import check_no_token_behind
+from ddpsim.scenarios.running.runner import replay_command, run_scenario
+from ddpsim.simulator.choices import Start, program_on
+from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
+from ddpsim.simulator.debugging.place import CannotError
+from ddpsim.simulator.rank_processes.program import Program, start_of_programs
+from ddpsim.simulator.runtime.desk import ReadLine, Streams, read_line, show
+from ddpsim.simulator.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Debugged:
+    """What came of a run that was debugged to its end."""
+
+    result: Result
+    missed: str
+    """Where it should have stopped and did not; "" if it did, or if nothing was found."""
+
+
+def debug_run(
+    scenario: Scenario,
+    token: str | None,
+    goal: Goal | None,
+    *,
+    engine: Engine,
+    world_size: int | None,
+    save_as: Callable[[Scenario, Path], None],
+    read: ReadLine = read_line,
+) -> Debugged:
+    """Run a scenario under the schedule of a token, or its own, and let debuggers stop in it; None stops at a finding.
+
+    `save_as` keeps a scenario in a file, and raises UsageError if it cannot.
+
+    Raises ReplayError for a token of another one, BdbQuit where somebody quits, and UsageError for a rank that is none.
+    """
+    scenario = replace(scenario.with_world_size(world_size), one_at_a_time=True, engine=engine)
+    if token is None:
+        check_no_token_behind(scenario)
+    if isinstance(goal, AtStart) and goal.rank >= scenario.world_size:
+        raise UsageError(
+            f"--rank is {goal.rank}, expected one of 0 to {scenario.world_size - 1}: {scenario.name} has no other"
+        )
+    program = program_on(scenario.name, scenario.world_size)
+    recorded = Schedule(scenario.choices, program) if token is None else Schedule.parse(token, program=program)
+    choices, start = recorded.choices, recorded.start or _own_start(scenario)
+
+    def save(made: tuple[int, ...], file: str) -> str:
+        if not file:
+            return _command(scenario, engine, Schedule(made, program, start))
+        try:
+            save_as(replace(scenario, choices=made), Path(file))
+        except UsageError as error:
+            raise CannotError(str(error)) from None
+        return f"saved in {file}; to run it: ddpsim run {file}"
+
+    while True:
+        director = Director(goal, choices, start=start, read=read, save=save)
+        try:
+            result = run_scenario(scenario, engine, policy=director)
+        except GoBackError as back:
+            goal, choices = back.goal, back.choices
+        else:
+            return Debugged(result, director.missed(_steps(result)))
+
+
+def _steps(result: Result) -> int:
+    return result.trace.events[-1].choice_points if result.trace.events else 0
+
+
+def _own_start(scenario: Scenario) -> Start | None:
+    return start_of_programs(scenario.alike) if isinstance(scenario.program, Program) else None
+
+
+def _command(scenario: Scenario, engine: Engine, schedule: Schedule) -> str:
+    """What runs a schedule again."""
+    result = Result(scenario.world_size, (), (), {}, schedule, trace=Trace(()))
+    return replay_command(result, scenario, engine, "memory")
+
+
+class CommandsFile:
+    """Types the lines of a file at the prompts, and shows them there; at its end nothing more comes."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UsageError if it cannot be read."""
+        try:
+            self._lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read ({error}), expected a file with a command on each line") from None
+
+    def __call__(self, text: str, streams: Streams) -> str:
+        """The next line."""
+        if not self._lines:
+            show(f"{text}\n", streams)
+            raise EOFError
+        line = self._lines.pop(0)
+        show(f"{text}{line}\n", streams)
+        return line
+
+
+def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
+    """Where to stop first, of what the options say; a program's first line on rank 0 if they say nothing.
+
+    Raises UsageError for what is no step, and for two of them.
+    """
+    if sum((at is not None, rank is not None, finding)) > 1:
+        raise UsageError("found several of --at, --rank and --finding, expected one of them: leave out the others")
+    if at is not None:
+        word = at.removeprefix("step").strip()
+        if not word.isdecimal():
+            raise UsageError(f"--at is {at!r}, expected the number of a step: as in --at 41 or --at 'step 41'")
+        return AtStep(int(word))
+    return None if finding else AtStart(rank or 0)

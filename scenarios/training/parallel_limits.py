@@ -1,0 +1,162 @@
+"""What cannot be laid out over a mesh, each as the key that is to blame and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from ddpsim.scenarios.models import Network
+from ddpsim.scenarios.models.network import Split
+from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel_trainer import refusal_of
+from ddpsim.scenarios.training.training import Action, Training
+
+Problem = tuple[tuple["str | int", ...], str]
+"""The path to a key of a file, and the rest of a sentence that begins with that key."""
+
+_CUT = "linear, mlp or transformer"
+
+
+def problems_of(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
+    """What is wrong, the first thing first; what follows one may be a consequence of it."""
+    layout = training.layout(world_size)
+    if layout.dp > 1 and layout.dp_replicate * layout.dp_shard > 1:
+        halves = "expected dp alone, or dp_replicate and dp_shard, whose product it is: leave it out"
+        yield ("parallel", "dp"), f"is {layout.dp}, {halves}"
+        return
+    if layout.world_size != world_size:
+        sizes = " x ".join(f"{name} {size}" for name, size in layout.dimensions.items())
+        yield (
+            ("parallel",),
+            f"is a mesh of {layout.world_size} ranks, {sizes}, expected one that fills world_size = {world_size}",
+        )
+    if training.recomputes and not all(network.layers_in_order() for network in networks):
+        yield ("activation_checkpointing",), f"is true, but {_has_no_layers(training, networks)}"
+    if training.mixed_precision is not None and training.wrapper is not Wrapper.FSDP2:
+        dtype = str(training.mixed_precision).removeprefix("torch.")
+        yield ("mixed_precision",), f"is {dtype!r}, which only shards have, expected wrapper = 'fsdp2', too"
+    if training.needs_mesh:
+        yield from _of_company(training)
+        yield from _of_wrapper(training, layout, networks[0])
+        yield from _of_split(training, layout, networks[0]) if layout.tp > 1 else ()
+        yield from _of_pipeline(training, layout, networks[0])
+
+
+def _of_company(training: Training) -> Iterator[Problem]:
+    """What goes with DistributedDataParallel over all ranks, and nothing else."""
+    with_what = "clip_norm" if training.parallel is None else "parallel"
+    with_what = "wrapper = 'fsdp2'" if training.wrapper is Wrapper.FSDP2 else with_what
+    not_with = f"which does not go with {with_what}: leave one of them out"
+    for key, is_said in (
+        ("join", training.join is not None),
+        ("communication_hook", training.communication_hook is not None),
+        ("average_buffers", training.averages_buffers),
+        ("reduce_loss", training.reduces_loss),
+    ):
+        if is_said:
+            yield (key,), f"is said, {not_with}"
+    if len(training.networks) > 1:
+        yield ("network",), f"has several networks, {not_with}"
+    if training.optimizer.is_sharded:
+        yield ("optimizer", "sharded"), f"is true, {not_with}"
+
+
+def _of_wrapper(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+    if training.wrapper is Wrapper.DDP:
+        for key in ("tp", "pp", "dp_replicate", "dp_shard"):
+            if (size := getattr(layout, key)) > 1:
+                yield ("parallel", key), f"is {size}, which goes with shards, expected wrapper = 'fsdp2', too"
+        return
+    if training.engine_options:
+        yield ("engine",), "has arguments of DistributedDataParallel, but wrapper is 'fsdp2': leave it out"
+    if network.sparse:
+        name = training.networks[0].name
+        yield ("network",), f"is {name!r}, with sparse gradients, which wrapper = 'fsdp2' cannot reduce"
+    yield from _of_actions(training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate")
+
+
+def _of_actions(training: Training, refused: Action, why: str) -> Iterator[Problem]:
+    for index, each in enumerate(training.exceptions):
+        if each.action is refused:
+            yield ("exception", index, "action"), f"is {refused.value!r}, but {why}"
+
+
+def _of_split(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+    """Every layer that is split has to have as many columns, or rows, for each rank."""
+    name = training.networks[0].name
+    if not network.split:
+        yield (
+            ("parallel", "tp"),
+            f"is {layout.tp}, but network {name!r} has no layers to split, expected {_CUT}",
+        )
+    yield from _of_rows(training, "tp", layout.tp)
+    for layer, split in network.split.items():
+        module = network.get_submodule(layer)
+        assert isinstance(module, nn.Linear)
+        is_rows = split is Split.ROWS
+        size, what = (module.in_features, "inputs") if is_rows else (module.out_features, "outputs")
+        if size % layout.tp:
+            yield (
+                ("parallel", "tp"),
+                f"is {layout.tp}, expected a divisor of the {size} {what} of {layer} in network {name!r}",
+            )
+
+
+def _of_pipeline(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+    if layout.pp == 1:
+        for key in ("schedule", "micro_batches"):
+            if getattr(layout, key) != getattr(Parallel(), key):
+                yield ("parallel", key), "is of pipelines, but pp is 1: leave it out, or say more for pp"
+        return
+    name, layers = training.networks[0].name, len(network.layers_in_order())
+    if not layers:
+        yield ("parallel", "pp"), f"is {layout.pp}, but {_has_no_layers(training, [network])}"
+        return
+    if layout.stages > layers:
+        many = f"makes {layout.stages} stages, expected {layers} at most: network {name!r} has no more layers"
+        yield ("parallel", "pp"), many
+        return
+    for one, other in _shared_across(layout, network):
+        shared = f"has {one} and {other} in different stages, and they are one parameter, expected tied = false"
+        yield ("network",), shared
+    yield from _of_rows(training, "pp", layout.pp)
+    if isinstance(training.rows, int) and training.rows % layout.parts:
+        cut = f"expected a multiple of {layout.parts}: so many micro-batches a batch is cut into"
+        yield ("rows",), f"is {training.rows}, {cut}"
+    if refusal := refusal_of(layout):
+        yield ("parallel", "schedule"), f"is {layout.schedule.value!r}, which torch refuses: {refusal}"
+    why = "a pipeline makes forward and backward in one step, expected another action"
+    yield from _of_actions(training, Action.SKIP_BACKWARD, why)
+
+
+def _of_rows(training: Training, key: str, size: int) -> Iterator[Problem]:
+    if not isinstance(training.rows, int):
+        yield ("rows",), f"has a number for each rank, but of {key} = {size} ranks share batches: say one"
+
+
+def _shared_across(layout: Parallel, network: Network) -> Iterator[tuple[str, str]]:
+    """Parameters that two stages would have."""
+    layers = network.layers_in_order()
+    stage_of = {
+        name: stage
+        for stage in range(layout.stages)
+        for index in layout.layers_of(stage, len(layers))
+        for name in layers[index].names
+    }
+
+    def stage(name: str) -> int:
+        return next(number for layer, number in stage_of.items() if f"{name}.".startswith(f"{layer}."))
+
+    names: dict[int, list[str]] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for alike in names.values():
+        yield from ((one, other) for one, other in pairwise(alike) if stage(one) != stage(other))
+
+
+def _has_no_layers(training: Training, networks: Sequence[Network]) -> str:
+    pairs = zip(training.networks, networks, strict=True)
+    name = next(choice.name for choice, network in pairs if not network.layers_in_order())
+    return f"network {name!r} has no layers that follow one another, expected {_CUT}"

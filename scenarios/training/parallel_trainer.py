@@ -1,0 +1,273 @@
+"""The program of a declared training that is laid out over a mesh: shards, tensor parallelism and pipelines.
+
+Every rank builds the whole network from one seed, as `fully_shard` and pipelines have nobody who hands values round,
+and keeps its part: the layers of its stages, of these what `tp` leaves it, and of that its shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpsim.scenarios.models import Network
+from ddpsim.scenarios.models.network import Split
+from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.snapshot import History, Snapshot, merged, part_snapshot
+from ddpsim.scenarios.training.trainer import optimizer_of
+from ddpsim.scenarios.training.training import Action, Training
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one rank has of a training."""
+
+    training: Training
+    layout: Parallel
+    whole: Network
+    """Nobody trains it: batches are drawn for it."""
+    mesh: DeviceMesh
+    models: tuple[Any, ...]
+    """Its stages, as they were wrapped."""
+    schedule: Any
+    """None without pipelines."""
+    optimizer: Any
+
+    @property
+    def is_pipelined(self) -> bool:
+        """True if layers are spread over ranks."""
+        return self.layout.pp > 1
+
+
+def train(rank: int, training: Training) -> History:
+    """Train as declared; return what this rank held of the model after each of its iterations, and at the end."""
+    job = _job(rank, training)
+    history = []
+    for iteration in range(training.count(rank)):
+        _iterate(job, rank, iteration)
+        history.append(_snapshot(job, iteration))
+        if training.action(rank, iteration) is Action.TRAIN:
+            job.optimizer.zero_grad()
+    return (*history, _snapshot(job, None))
+
+
+# --- the parts of a rank ----------------------------------------------------------------------------------------------
+
+
+def _job(rank: int, training: Training) -> _Job:
+    layout = training.layout(dist.get_world_size())
+    sizes = layout.dimensions
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    coordinate = mesh.get_local_rank("pp") if "pp" in sizes else 0
+    stages = layout.schedule.stages_of(coordinate, layout.pp) if layout.pp > 1 else (0,)
+    models = tuple(_model(training, layout, mesh, stage) for stage in stages)
+    return _Job(
+        training,
+        layout,
+        training.network(0),
+        mesh,
+        models,
+        _schedule(layout, mesh, models, stages) if layout.pp > 1 else None,
+        optimizer_of(training.optimizer, (each for model in models for each in _inner(model).parameters())),
+    )
+
+
+def _model(training: Training, layout: Parallel, mesh: DeviceMesh, stage: int) -> Any:
+    """A stage of the network, split and wrapped."""
+    network = training.network(0)
+    if layout.pp > 1:
+        network.keep(layout.layers_of(stage, len(network.layers_in_order())))
+    if layout.tp > 1:
+        _split(network, mesh["tp"])
+    if training.wrapper is Wrapper.DDP:
+        group = mesh[layout.data_dimensions].get_group()
+        return DistributedDataParallel(network, process_group=group, **training.engine_options)  # type: ignore[arg-type]
+    return _sharded(network, mesh[layout.data_dimensions], training.mixed_precision)
+
+
+def _split(network: Network, mesh: DeviceMesh) -> None:
+    from torch.distributed.tensor import Replicate  # these take a second to import
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    styles: dict[Split, Callable[[], Any]] = {
+        Split.COLUMNS: ColwiseParallel,
+        Split.ROWS: RowwiseParallel,
+        Split.GATHERED_COLUMNS: lambda: ColwiseParallel(output_layouts=Replicate()),
+    }
+    has = dict(network.named_modules())
+    here = {name: split for name, split in network.split.items() if isinstance(has.get(name), nn.Linear)}
+    parallelize_module(network, mesh, {name: styles[split]() for name, split in here.items()})
+    for name in here:  # what they give is a view, about which `fully_shard` would warn
+        network.get_submodule(name).register_forward_hook(lambda module, inputs, output: output.clone())
+
+
+def _sharded(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
+    """With `fully_shard` on each of its units, and on the rest; over two dimensions copies along the first one."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=dtype)
+    for unit in _units(network):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    return fully_shard(network, mesh=mesh, mp_policy=policy)
+
+
+def _units(module: nn.Module) -> Iterator[nn.Module]:
+    """What is called within a module, with parameters that nothing else has; lists of modules are not called."""
+    has = {name: list(child.parameters()) for name, child in module.named_children()}
+    has[""] = list(module.parameters(recurse=False))
+    for name, child in module.named_children():
+        others = {each for other, parameters in has.items() if other != name for each in parameters}
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from _units(child)
+        elif has[name] and others.isdisjoint(has[name]):
+            yield child
+
+
+def _schedule(layout: Parallel, mesh: DeviceMesh, models: Sequence[Any], numbers: Sequence[int]) -> Any:
+    from torch.distributed.pipelining import PipelineStage
+
+    group = mesh["pp"].get_group()
+    stages = [
+        PipelineStage(model, number, layout.stages, torch.device("cpu"), group=group)
+        for model, number in zip(models, numbers, strict=True)
+    ]
+    own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
+    # Not `scale_grads`: that scales what earlier iterations have accumulated, too, and once more in each step.
+    loss = partial(_share_of_loss, parts=layout.parts)
+    return schedule_class(layout.schedule)(own, layout.parts, loss_fn=loss, scale_grads=False)
+
+
+def schedule_class(schedule: Schedule) -> Callable[..., Any]:
+    """torch's class of a schedule."""
+    from torch.distributed import pipelining
+
+    classes = {
+        Schedule.GPIPE: pipelining.ScheduleGPipe,
+        Schedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
+        Schedule.INTERLEAVED_1F1B: pipelining.ScheduleInterleaved1F1B,
+        Schedule.LOOPED_BFS: pipelining.ScheduleLoopedBFS,
+        Schedule.INTERLEAVED_ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
+        Schedule.ZBV_ZERO_BUBBLE: pipelining.ScheduleZBVZeroBubble,
+    }
+    return cast(Callable[..., Any], classes[schedule])
+
+
+def refusal_of(layout: Parallel) -> str:
+    """What torch says against a pipeline of this layout; "" if it takes it. It needs no group."""
+    stages = [
+        SimpleNamespace(
+            num_stages=layout.stages,
+            group_size=layout.pp,
+            group_rank=0,
+            stage_index=number,
+            is_first=number == 0,
+            is_last=number == layout.stages - 1,
+            submod=nn.Module(),
+        )
+        for number in layout.schedule.stages_of(0, layout.pp)
+    ]
+    own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
+    try:
+        schedule_class(layout.schedule)(own, layout.parts)
+    except ValueError as error:
+        return " ".join(str(error).split()).rstrip(".")
+    return ""
+
+
+# --- iterations -------------------------------------------------------------------------------------------------------
+
+
+def _iterate(job: _Job, rank: int, iteration: int) -> None:
+    training = job.training
+    action = training.action(rank, iteration)
+    batch = training.batch(job.whole, job.layout.data_rank(rank), iteration)
+    if action is Action.EVALUATE:
+        _evaluate(job, batch)
+    if not action.has_forward:
+        return
+    if job.is_pipelined:
+        _step_pipeline(job.schedule.step, job, batch)
+    else:
+        (model,) = job.models
+        with _accumulating(model, action is Action.ACCUMULATE):
+            loss = _mean_square(model(batch, training.uses(rank, iteration, job.whole)))
+            if action.has_backward:
+                loss.backward()
+    if action is Action.TRAIN:
+        if training.clip_norm is not None:
+            _clip(job, training.clip_norm)
+        job.optimizer.step()
+
+
+def _evaluate(job: _Job, batch: Tensor) -> None:
+    for model in job.models:
+        model.eval()
+    with torch.no_grad():
+        if job.is_pipelined:
+            _step_pipeline(job.schedule.eval, job, batch)
+        else:
+            job.models[0](batch)
+    for model in job.models:
+        model.train()
+
+
+def _step_pipeline(step: Callable[..., Any], job: _Job, batch: Tensor) -> None:
+    stages = job.layout.schedule.stages_of(job.mesh.get_local_rank("pp"), job.layout.pp)
+    given = {"target": torch.zeros(len(batch)), "losses": []} if job.layout.stages - 1 in stages else {}
+    step(*([batch] if 0 in stages else []), **given)
+
+
+def _accumulating(model: Any, is_accumulated: bool) -> AbstractContextManager[object]:
+    if isinstance(_inner(model), Network) and model is not _inner(model):
+        return cast(AbstractContextManager[object], model.no_sync()) if is_accumulated else nullcontext()
+    model.set_requires_gradient_sync(not is_accumulated)
+    return nullcontext()
+
+
+def _mean_square(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def _share_of_loss(output: Tensor, target: Tensor, parts: int) -> Tensor:
+    """What a micro-batch adds to the loss of its batch."""
+    return _mean_square(output) / parts
+
+
+def _clip(job: _Job, norm: float) -> None:
+    """As `clip_grad_norm_`, which takes no gradients of several meshes, and knows nothing of other stages."""
+    parameters = [each for model in job.models for each in _inner(model).parameters() if each.grad is not None]
+    kinds: dict[Any, list[nn.Parameter]] = {}
+    for each in parameters:
+        kinds.setdefault(getattr(each, "device_mesh", None), []).append(each)
+    squares = [_whole(nn.utils.get_total_norm([own.grad for own in kind])) ** 2 for kind in kinds.values()]  # type: ignore[misc]
+    total = torch.stack(squares).sum()
+    if job.is_pipelined:
+        dist.all_reduce(total, group=job.mesh["pp"].get_group())
+    for kind in kinds.values():
+        nn.utils.clip_grads_with_norm_(kind, norm, total.sqrt())
+
+
+def _whole(tensor: Any) -> Tensor:
+    return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
+
+
+# --- what a rank holds ------------------------------------------------------------------------------------------------
+
+
+def _inner(model: Any) -> Network:
+    """Without DDP's wrapper."""
+    return cast(Network, model.module if isinstance(getattr(model, "module", None), Network) else model)
+
+
+def _snapshot(job: _Job, iteration: int | None) -> Snapshot:
+    gradients = iteration is not None
+    return merged([part_snapshot(_inner(model), iteration, gradients=gradients) for model in job.models])

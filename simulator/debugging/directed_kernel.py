@@ -1,0 +1,129 @@
+"""The kernel of a run that is debugged: the same, and a director may stop it before a step and before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.answers import Answer
+from ddpsim.simulator.kernel.requests import BeginCall, Issue, Raised, Request, WaitFor
+from ddpsim.simulator.kernel.states import Ending, Life, Phase
+from ddpsim.simulator.kernel.tasks import Task
+
+_FOUND = (Ending.DEADLOCK, Ending.MISMATCH, Ending.STEPS, Ending.POLLS)
+"""Endings of which a debugger can say why: each rank stands where it came to."""
+
+
+class _WatchedLife(Life):
+    """Says that it is going to end before it does."""
+
+    def __init__(self, before_end: Callable[[Ending], None]) -> None:
+        super().__init__()
+        self._before_end: Callable[[Ending], None] | None = before_end
+
+    def stop(self, ending: Ending) -> None:
+        before_end = self._before_end
+        if self.phase is Phase.RUNNING and ending in _FOUND and before_end is not None:
+            self._before_end = None  # once: what ends it meanwhile has the last word
+            before_end(ending)
+        super().stop(ending)
+
+
+class DirectedKernel(Kernel):
+    """Takes what `Kernel` takes."""
+
+    def __init__(self, world_size: int, director: Director, **terms: Any) -> None:
+        super().__init__(world_size, policy=director, **terms)
+        self._director = director
+        self.run.life = _WatchedLife(self._at_finding)
+        self._due: dict[int, str] = {}
+        """The ranks that are to stop at their next request, and why."""
+
+    def handle(self, request: Request) -> Answer:
+        """Serve a request of the running task."""
+        if isinstance(request, Issue):
+            self._see(request.call)
+        elif isinstance(request, Raised):
+            self._stop(f"rank {self._me.rank_number} raised {request.error.text}")
+        elif isinstance(request, (BeginCall, WaitFor)):
+            self._stop_before()
+        return super().handle(request)
+
+    def begin_call(self, intent: Accesses) -> Answer:
+        """As `handle` of `BeginCall`."""
+        self._stop_before()
+        return super().begin_call(intent)
+
+    def issue(self, handle: int, call: Call) -> Answer:
+        """As `handle` of `Issue`."""
+        self._see(call)
+        self._stop_at_call()
+        return super().issue(handle, call)
+
+    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
+        """As `handle` of `WaitFor`."""
+        self._stop_before()
+        return super().wait_for(handles, timeout_seconds)
+
+    def resume(self, task: Task) -> Answer:
+        """A task has got the baton."""
+        self.run.running = task
+        has_begun = bool(task.scripts)
+        if self._is_running and has_begun and task.is_main and self._director.goes_on(task.rank_number):
+            self._stop(f"step {self.run.steps}: rank {task.rank_number} goes on")
+        return super().resume(task)
+
+    # --- stopping -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _me(self) -> Task:
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        return me
+
+    @property
+    def _is_running(self) -> bool:
+        return self.run.life.phase is Phase.RUNNING
+
+    def _see(self, call: Call) -> None:
+        number = sum(event.rank == call.rank for event in self.run.events if event.kind.value == "issue")
+        if self._director.is_at_call(call, number):
+            self._due[call.rank] = f"step {self.run.steps}: rank {call.rank} makes {call}"
+
+    def _stop_before(self) -> None:
+        """Before a request at which the running rank may be overtaken."""
+        rank, steps = self._me.rank_number, self.run.steps
+        if not self._is_running:
+            return
+        self._stop_at_call()
+        is_due = self._director.is_at_request(steps)
+        if is_due or (self._me.is_main and self._director.goes_on(rank)):  # which had not begun when it was chosen
+            self._director.stop_before(rank, f"step {steps}: rank {rank} is next")
+
+    def _stop_at_call(self) -> None:
+        header = self._due.pop(self._me.rank_number, "")
+        if header:
+            self._stop(header)
+
+    def _stop(self, header: str) -> None:
+        if self._is_running:
+            self._director.stop(self._me.rank_number, header)
+
+    def _at_finding(self, ending: Ending) -> None:
+        """Stop in a rank that is to blame, or else in one that waits: the program of who ended is gone."""
+        self._stop_at_call()  # a rank that is a process has gone on since
+        if not self._is_running:
+            return
+        findings = self.run.findings
+        header = "\n\n".join(finding.body for finding in findings) or f"the run ends: {ending.value}"
+        to_blame = [rank for finding in findings for rank in finding.ranks]
+        here = None if self.run.running is None else self.run.running.rank_number
+        others = [each.rank for each in self.run.ranks]
+        for rank in (*to_blame, *([] if here is None else [here]), *others):
+            if not self.run.ranks[rank].main.is_finished:
+                self._director.stop(rank, header, steps=self.run.steps)
+                return

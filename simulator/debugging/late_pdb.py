@@ -1,0 +1,94 @@
+"""While an execution runs, pdb is ours, whoever takes it: `breakpoint`, `pdb.set_trace`, `pdb.post_mortem`, pytest.
+
+What makes a debugger of pdb's own takes the class that the module has. Who has not imported pdb need not: it takes
+30 ms, and is put into the module when somebody does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from ddpsim.simulator.debugging.place import Place
+
+
+class LatePdb:
+    """Puts the debugger of one execution in the place of pdb's own."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._finder = _Finder(self._replace)
+        self._original: type[Any] | None = None
+
+    def install(self) -> None:
+        """Replace it, now or when it is imported."""
+        module = sys.modules.get("pdb")
+        if module is not None:
+            self._replace(module)
+        else:
+            sys.meta_path.insert(0, self._finder)
+
+    def uninstall(self) -> None:
+        """Put it back. May be called twice."""
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
+        if self._original is not None:
+            sys.modules["pdb"].Pdb, self._original = self._original, None  # type: ignore[attr-defined]
+            _let_pytest_ask_again()
+
+    def _replace(self, module: Any) -> None:
+        if self._original is None:
+            self._original = module.Pdb
+            module.Pdb = made_for(self._place)
+            _let_pytest_ask_again()
+
+
+def _let_pytest_ask_again() -> None:
+    """pytest keeps the class that it makes of the one that pdb has."""
+    debugging: Any = sys.modules.get("_pytest.debugging")
+    if debugging is not None:
+        debugging.pytestPDB._wrapped_pdb_cls = None
+
+
+def made_for(place: Place) -> type[Any]:
+    """The class of debuggers of an execution."""
+    importlib.import_module("pdb")  # first, as whoever imports it is in here again
+    from ddpsim.simulator.debugging.rank_debugger import RankDebugger
+
+    return type("Pdb", (RankDebugger,), {"place": place})
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "pdb":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads pdb as it is, and then has it changed."""
+
+    def __init__(self, loader: Loader, then: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)

@@ -1,0 +1,39 @@
+"""The view of an execution that answers are made from, taken from the kernel's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.debugging.answers import View
+from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.waits import ThreadWait
+
+
+def view_of(run: Run, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
+    """An execution as it stands; `places` and `stacks` say where its ranks do."""
+    early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.issued()))
+    return View(
+        run.snapshot(),
+        None if run.running is None else run.running.rank_number,
+        tuple(run.findings) or early,
+        frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled),
+        places,
+        stacks,
+    )
+
+
+def why_not_visited(run: Run, rank: int, has_begun: Callable[[], bool]) -> str:
+    """Why nobody can look into a rank; "" if one can. Whether it has begun is asked of one that there is."""
+    if rank >= len(run.ranks):
+        return f"there is no rank {rank}, expected one of 0 to {len(run.ranks) - 1}"
+    main = run.ranks[rank].main
+    if main.is_finished:
+        how = "raised" if run.ranks[rank].error is not None else "returned"
+        return f"rank {rank} has {how}: nothing of its program is left to look into"
+    if isinstance(main.wait, ThreadWait) and main.wait.is_at_end:
+        return f"rank {rank} is over, and waits for its threads: nothing of its program is left to look into"
+    if not has_begun():
+        return f"rank {rank} has not begun yet: there is nothing to look into"
+    return ""

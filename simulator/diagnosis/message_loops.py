@@ -1,0 +1,55 @@
+"""Ranks that wait for each other's messages because one of two loops whose messages met goes on longer.
+
+Where all ranks of a cycle send, or all receive, they may do so in the wrong order from the start. But if messages of
+one's line have met the other's before, and that one has left its line behind, the order was right and the numbers are
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.wording import Line
+
+_OTHER = {"send": "recv", "recv": "send"}
+
+
+def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
+    """The cause and what to try, for messages that the ranks of a cycle wait in; [] if it is another."""
+    waiting = {call.rank: call for call in calls}
+    for call in calls:
+        there = waiting.get(call.peer) if call.peer is not None else None
+        site = _met_at(call, issued)
+        if there is None or site is None or site == there.site:
+            continue
+        mine = _times(issued, call.rank, call.site)
+        theirs = _times(issued, there.rank, site)
+        went_on = f"rank {there.rank} came to {_OTHER[call.operation]} at {site} {theirs} and went on to {there.site}"
+        return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(
+            who=f"rank {call.rank}", operation=call.operation, site=str(call.site), fact=mine, usual=went_on
+        )
+    return []
+
+
+def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:
+    """The line at which the other rank has made all other halves of the messages of a call's line; None if unclear."""
+    if call.peer in (None, ANY_SOURCE):
+        return None
+    own = [each for each in issued if each.rank == call.rank and _is_alike(each, call, call.operation, call.peer)]
+    others = [
+        each for each in issued if each.rank == call.peer and _is_alike(each, call, _OTHER[call.operation], call.rank)
+    ]
+    sites = {other.site for each, other in zip(own, others, strict=False) if each.site == call.site}
+    return sites.pop() if len(sites) == 1 else None
+
+
+def _is_alike(each: Call, call: Call, operation: str, peer: int | None) -> bool:
+    """True if it goes the way of the messages of a call, or of what meets them."""
+    return (each.operation, each.peer, each.group, each.tag) == (operation, peer, call.group, call.tag)
+
+
+def _times(issued: Sequence[Call], rank: int, site: Site) -> str:
+    count = sum(each.rank == rank and each.site == site for each in issued)
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,45 @@
+"""The lock of torch's compiler: one rank compiles at a time, and who waits for its turn lets the others run.
+
+torch makes it while the compiler is imported, for all threads of a process, and keeps it for a whole compilation. In
+the middle of one another thread may be let run: inductor waits for threads that it has started. That one would block in
+torch's own lock with the baton in its hand, and the run would be stuck. A lock for each rank would not do: what a
+compilation configures, it configures for the process.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+_MODULE = "torch._dynamo.convert_frame"
+
+
+class CompilerLock:
+    """Stands in for torch's during a run."""
+
+    def __init__(self) -> None:
+        self._torchs: Any = None
+        """None as long as the compiler is not loaded."""
+        self._of_run: Any = None
+        """Made by the rank that compiles first, on its thread, so that waiting for it is a wait of the simulation."""
+
+    def install(self) -> None:
+        """Take the place of torch's, if the compiler is loaded. May be called again."""
+        module: Any = sys.modules.get(_MODULE)
+        if module is not None and module.compile_lock is not self:
+            self._torchs, module.compile_lock = module.compile_lock, self
+
+    def uninstall(self) -> None:
+        """Give torch's its place back."""
+        if self._torchs is not None:
+            module: Any = sys.modules[_MODULE]
+            module.compile_lock = self._torchs
+
+    def __enter__(self) -> Any:
+        if self._of_run is None:
+            self._of_run = threading.RLock()
+        return self._of_run.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._of_run.__exit__(*exception)

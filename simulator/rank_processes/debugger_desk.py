@@ -1,0 +1,222 @@
+"""The desk of the coordinator: it reads lines for debuggers in ranks, answers what they ask, and lets them visit."""
+
+from __future__ import annotations
+
+import re
+import select
+import sys
+from bdb import BdbQuit
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.simulator.debugging.answers import answer
+from ddpsim.simulator.debugging.breakpoints import Breakpoints, put
+from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.debugging.goals import GoBackError
+from ddpsim.simulator.debugging.place import NOT_DIRECTED, CannotError, Topic, Visited
+from ddpsim.simulator.debugging.view import view_of, why_not_visited
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.states import Ending, Phase
+from ddpsim.simulator.rank_processes.debugger_messages import (
+    Closed,
+    DebuggerMessage,
+    Direct,
+    Look,
+    Looked,
+    Opened,
+    ReadLine,
+    Show,
+    Tell,
+    Told,
+    Typed,
+    VisitRank,
+)
+from ddpsim.simulator.rank_processes.inbox import Inbox
+from ddpsim.simulator.runtime.call_sites import is_users_file
+from ddpsim.simulator.runtime.desk import Streams, read_line, show
+from ddpsim.simulator.runtime.stopwatch import Stopwatch
+
+_LINE = re.compile(r'  File "(.*)", line (\d+), in (.*)')
+_WITH_STACKS = (Topic.RANKS, Topic.WHERE)
+_VISIT_SECONDS = 0.05
+
+
+class DebuggerDesk:
+    """Of one execution whose ranks are processes."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        inboxes: Sequence[Inbox],
+        *,
+        clock: Stopwatch,
+        ctrl_c: CtrlC,
+        director: Director | None,
+        forward: Callable[[Inbox], None],
+    ) -> None:
+        """`clock` is that of the limits; `forward` lets a rank's own output be seen before what is said here.
+
+        `director` is that of a run that is debugged from its beginning.
+        """
+        self._kernel = kernel
+        self._inboxes = inboxes
+        self._clock = clock
+        self._ctrl_c = ctrl_c
+        self._director = director
+        self._read = read_line if director is None else director.read
+        if director is not None:
+            director.stage = self
+        self._forward = forward
+        self._streams: Streams | None = None
+
+    def serve(self, inbox: Inbox) -> Looked | None:
+        """Serve what a debugger in a rank has said, up to the end of a look into it."""
+        while inbox.debugger:
+            message = inbox.debugger.popleft()
+            if isinstance(message, Looked):
+                return message
+            self._hear(inbox, message)
+        return None
+
+    def _hear(self, inbox: Inbox, message: DebuggerMessage) -> None:
+        if isinstance(message, Opened):
+            self._clock.stop()
+        elif isinstance(message, Closed):
+            self._clock.go_on()
+        elif isinstance(message, Show):
+            self._forward(inbox)
+            show(message.text, self._terminal())
+        elif isinstance(message, ReadLine):
+            self._forward(inbox)
+            inbox.answer(self._typed(message.text))
+        elif isinstance(message, Tell):
+            inbox.answer(self._told(inbox, message))
+        elif isinstance(message, VisitRank):
+            inbox.answer(self._visit(message.rank))
+        elif isinstance(message, Direct):
+            inbox.answer(self._direct(inbox.child.rank, message.command))
+        elif isinstance(message, Breakpoints):
+            put(message)  # for the runs that come after this one, too
+            for other in self._inboxes:
+                if other is not inbox:
+                    other.answer(message)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ctrl_c.is_pressed or self._kernel.run.life.phase is not Phase.RUNNING
+
+    # --- the terminal -------------------------------------------------------------------------------------------------
+
+    def _typed(self, text: str) -> Typed:
+        if self._is_over:
+            return Typed(None, is_over=True)
+        try:
+            with self._ctrl_c.raising():
+                return Typed(self._read(text, self._terminal()))
+        except EOFError:
+            return Typed(None)
+        except UsageError as error:
+            return Typed(None, problem=str(error))
+        except KeyboardInterrupt:  # which the coordinator heeds
+            return Typed(None, is_over=True)
+
+    def _terminal(self) -> Streams:
+        if self._streams is None:
+            self._streams = terminal_streams()
+        return self._streams
+
+    # --- all ranks ----------------------------------------------------------------------------------------------------
+
+    def _told(self, inbox: Inbox, message: Tell) -> Told:
+        stacks = {inbox.child.rank: message.stack}
+        if message.topic in _WITH_STACKS:
+            stacks |= {
+                other.child.rank: other.child.stack().text
+                for other in self._inboxes
+                if other is not inbox and self._has_program(other)
+            }
+        view = view_of(self._kernel.run, _places(stacks), stacks)
+        try:
+            return Told(answer(message.topic, message.argument, view))
+        except CannotError as error:
+            return Told(problem=str(error))
+
+    def _has_program(self, inbox: Inbox) -> bool:
+        """True for a rank that has begun, and has not ended."""
+        has_begun = inbox.handled is None or inbox.handled.message is not None
+        return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
+
+    # --- other ranks --------------------------------------------------------------------------------------------------
+
+    def _visit(self, rank: int) -> Visited | None:
+        if problem := why_not_visited(self._kernel.run, rank, lambda: self._has_program(self._inboxes[rank])):
+            return Visited(problem=problem)
+        inbox = self._inboxes[rank]
+        inbox.answer(Look())
+        while not inbox.is_gone:
+            if select.select([inbox.child.channel], [], [], _VISIT_SECONDS)[0]:
+                inbox.read()
+                if (looked := self.serve(inbox)) is not None:
+                    return None if self._is_over else Visited(looked.then)
+        return Visited(problem=f"the process of rank {rank} is gone")
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+
+    def _direct(self, rank: int, command: str) -> Told:
+        if self._director is None:
+            return Told(problem=NOT_DIRECTED.format(command.split()[0]))
+        try:
+            return Told(self._director.obey(command, rank, self._kernel.run, lambda: self._kernel.choices))
+        except CannotError as error:
+            return Told(problem=str(error))
+        except GoBackError as error:
+            self._kernel.run.life.break_off(error, rank)
+            return Told(is_over=True)
+
+    def stop(self, rank: int, header: str) -> None:
+        """Let a debugger have the word in a rank, which waits for an answer, until it lets the program go on."""
+        for inbox in self._inboxes:
+            self._forward(inbox)
+        show(f"{header}\n", self._terminal())
+        then, here = f"rank {rank}", f"rank {rank}"
+        while then.startswith("rank "):
+            visited = self._visit(int(then.removeprefix("rank ")))
+            if visited is None:
+                self._kernel.stop(Ending.INTERRUPTED)
+                return
+            if visited.problem:
+                show(f"*** {visited.problem}\n", self._terminal())
+                if then == here:
+                    return
+            then = visited.then or here
+        if then == "quit":
+            self._kernel.run.life.break_off(BdbQuit(), rank)
+
+
+def _places(stacks: Mapping[int, str]) -> dict[int, Site]:
+    """The innermost line of the user's in each stack that has one."""
+    found = {}
+    for rank, text in stacks.items():
+        for path, line, function in _LINE.findall(text):
+            if is_users_file(path):
+                found[rank] = Site(path, int(line), function)
+    return found
+
+
+def terminal_streams() -> Streams:
+    """The caller's own streams; the terminal of the process where these are taken by something else, as by pytest."""
+    try:
+        sys.stdin.fileno()
+        is_captured = type(sys.stdin).__module__.startswith("_pytest.")
+    except (AttributeError, OSError, ValueError):
+        is_captured = True
+    if is_captured:
+        try:
+            path = Path("/dev/tty")
+            return Streams(path.open(), path.open("w"))
+        except OSError:
+            pass
+    return Streams(sys.stdin, sys.stdout)

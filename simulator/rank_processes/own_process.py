@@ -1,0 +1,138 @@
+"""A process that was forked, made the own one of a rank or a launcher; and what Python does at the end of one."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import fcntl
+import gc
+import io
+import logging
+import multiprocessing.process
+import multiprocessing.util
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+import weakref
+from contextlib import suppress
+from functools import partial
+from inspect import getclosurevars
+from typing import Any
+
+import torch
+
+from ddpsim.simulator.rank_processes.program import environment, environment_of_function
+from ddpsim.simulator.rank_processes.terms import Setting
+from ddpsim.simulator.runtime.isolation.python_random import START_SEED
+from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
+
+_PR_SET_PDEATHSIG = 1
+
+_OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
+"""The modules of executors whose workers are processes."""
+
+
+def make_own_process(setting: Setting) -> None:
+    """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != setting.terms.coordinator:  # killed in between
+        os._exit(1)
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=setting.channel.close)  # what the rank forks is not the rank
+    _forget_what_the_caller_left_for_its_end()
+    _read_from(os.devnull)
+    for number, name, file in ((1, "stdout", setting.files.output), (2, "stderr", setting.files.errors)):
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # who opens it by the name /dev/stdout begins at its start
+        os.dup2(file, number)
+        stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    faulthandler.enable(sys.stderr)  # where native code crashes, it says where
+    torch.set_num_threads(1)
+    gc.enable()
+    if setting.terms.is_program:
+        if not setting.terms.is_launched:
+            os.environ.update(environment(setting.rank, setting.terms.world_size))
+        if not setting.terms.is_forked_by_program:
+            _forget_the_callers_settings()
+            _seed(setting)
+    else:
+        os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
+        _seed(setting)
+
+
+def _forget_what_the_caller_left_for_its_end() -> None:
+    """What is registered for the end of the coordinator is none of the rank's; what the rank registers is to run."""
+    atexit._clear()
+    finalize: Any = weakref.finalize
+    finalize._registry.clear()
+    finalize._registered_with_atexit = False  # the next one registers again
+    process: Any = multiprocessing.process
+    process._children = set()
+    util: Any = multiprocessing.util
+    util._finalizer_registry.clear()
+    atexit.register(util._exit_function)
+    atexit.register(logging.shutdown)
+
+
+def _read_from(path: str) -> None:
+    """Let standard input be a file: ranks cannot share a terminal."""
+    file = os.open(path, os.O_RDONLY)
+    os.dup2(file, 0)
+    os.close(file)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+
+
+def _forget_the_callers_settings() -> None:
+    """A program imports, logs and warns as if Python had just started: the caller may be a session of pytest."""
+    sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith("_pytest.")]
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    if not sys.warnoptions:
+        filters: Any = warnings.filters
+        filters[:] = [each for each in filters if each[0] != "error"]
+        warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
+
+
+def _seed(setting: Setting) -> None:
+    """Let the random numbers of a rank begin at the same place in each run."""
+    seed = seed_of_torch = unlike_seed(setting.rank)
+    if setting.terms.start.is_alike:
+        seed, seed_of_torch = START_SEED, DEFAULT_SEED
+    random.seed(seed)
+    torch.manual_seed(seed_of_torch)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def end_executors_of_processes() -> None:
+    """What Python does before it runs what is registered for its end; threads of the simulation have ended already."""
+    register: Any = threading
+    for call in reversed(register._threading_atexits):
+        if _registered(call).__module__.startswith(_OF_PROCESSES):
+            call()
+
+
+def _registered(call: Any) -> Any:
+    """The function that a call at Python's end was made of: a partial function, from Python 3.13 on a closure."""
+    return call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
+
+
+def flush(*, has_own_files: bool = False) -> None:
+    """Let nothing stay in the streams of the process, nor in its own files, which Python closes at its end."""
+    # Those that are from before the fork are frozen: what the coordinator has not written yet is its own to write.
+    everything = gc.get_objects() if has_own_files else []
+    own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would ask what a proxy is for
+    for stream in (sys.stdout, sys.stderr, *own):
+        with suppress(Exception):  # the program may have closed it, or put its own there
+            stream.flush()

@@ -1,0 +1,173 @@
+"""What is around a debugger in a rank that is a process: the coordinator has the terminal, and knows of the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from types import FrameType
+from typing import Any, NoReturn
+
+from ddpsim.simulator.debugging.breakpoints import Breakpoints, breakpoints, put
+from ddpsim.simulator.debugging.late_pdb import made_for
+from ddpsim.simulator.debugging.place import CannotError, Topic, Visited
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.rank_processes.debugger_messages import (
+    Closed,
+    Direct,
+    Look,
+    Looked,
+    Opened,
+    ReadLine,
+    Show,
+    Tell,
+    Told,
+    Typed,
+    VisitRank,
+)
+from ddpsim.simulator.rank_processes.rank_channel import RankChannel
+from ddpsim.simulator.runtime.call_sites import stack_text
+from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
+from ddpsim.simulator.runtime.thread_host import ThreadHost
+
+
+class ProcessPlace:
+    """Of one rank."""
+
+    def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
+        """`await_turn` waits until the rank has the baton, if it may run ahead."""
+        self._host = host
+        self._own_channel = channel
+        self._await_turn = await_turn
+        self._frame: FrameType | None = None
+        """Where a debugger has the word: the frames above are its own."""
+        self._is_visited = False
+        self._breakpoints = Breakpoints()
+        """Those that hold in all ranks."""
+        self._process = os.getpid()
+
+    def who(self) -> str:
+        """The rank, or the thread of one, that runs here; "" elsewhere."""
+        me = self._me()
+        return "" if me is None else str(me)
+
+    def is_over(self) -> bool:
+        """True if the rank leaves its program."""
+        return self._host.is_stopping and self._me() is not None
+
+    def _me(self) -> RankThread | None:
+        running = self._host.baton.running
+        return (
+            running if running is not None and running.ident == get_ident() and os.getpid() == self._process else None
+        )
+
+    @contextmanager
+    def opened(self, frame: FrameType | None) -> Iterator[None]:
+        """While a debugger has the word, in which nothing communicates."""
+        me = self._me()
+        assert me is not None, "a debugger asks before it opens"
+        if self._host.is_stopping:
+            raise RankUnwound
+        if not self._is_visited:
+            self._await_turn()
+        asker, me.asker, self._frame = me.asker, 0, frame
+        self._own_channel.send(Opened())
+        try:
+            with self._host.desk.opened():
+                yield
+        finally:
+            me.asker, self._frame = asker, None
+            self._own_channel.send(Closed())
+
+    def read(self, text: str, streams: tuple[Any, Any]) -> str:
+        """Have the coordinator read a line."""
+        typed: Typed = self._own_channel.exchange(ReadLine(text))
+        self._check(is_over=typed.is_over)
+        if typed.problem:
+            raise UsageError(typed.problem)
+        if typed.line is None:
+            raise EOFError
+        return typed.line
+
+    def show(self, text: str, streams: tuple[Any, Any]) -> None:
+        """Have the coordinator show a text."""
+        self._own_channel.send(Show(text))
+
+    def _check(self, *, is_over: bool) -> None:
+        if is_over:
+            self._host.kernel.run.life.stop(Ending.INTERRUPTED)
+            raise RankUnwound
+
+    # --- all ranks ----------------------------------------------------------------------------------------------------
+
+    def tell(self, topic: Topic, argument: str) -> str:
+        """What is to be said of all ranks."""
+        return self._told(Tell(topic, argument, stack_text(self._frame)))
+
+    def _told(self, asked: Tell | Direct) -> str:
+        told: Told = self._own_channel.exchange(asked)
+        self._check(is_over=told.is_over)
+        if told.problem:
+            raise CannotError(told.problem)
+        return told.text
+
+    # --- other ranks --------------------------------------------------------------------------------------------------
+
+    def visit(self, rank: int) -> Visited:
+        """Let a debugger look into another rank, in its process."""
+        visited: Visited | None = self._own_channel.exchange(VisitRank(rank))
+        self._check(is_over=visited is None)
+        return visited or Visited()
+
+    def heed(self, asked: Look | Breakpoints) -> None:
+        """Do what a debugger in another rank asks for, while this one waits for an answer."""
+        if isinstance(asked, Breakpoints):
+            put(asked)
+            self._breakpoints = asked
+            self._heed_breakpoints()
+        else:
+            self._be_visited()
+
+    def _be_visited(self) -> None:
+        then = ""
+        self._is_visited = True
+        try:
+            then = made_for(self)().look()
+        except RankUnwound:  # the answer that the rank waits for says so, too
+            pass
+        finally:
+            self._is_visited = False
+            self._own_channel.send(Looked(then))
+
+    # --- breakpoints --------------------------------------------------------------------------------------------------
+
+    def share_breakpoints(self) -> None:
+        """Let the breakpoints of this process hold in all ranks."""
+        if (now := breakpoints()) != self._breakpoints:
+            self._breakpoints = now
+            self._own_channel.send(now)
+            self._heed_breakpoints()
+
+    def _heed_breakpoints(self) -> None:
+        """In the thread that runs the program; it sleeps if another one is here."""
+        main, heed = self._host.ranks[0].main, made_for(self).heed_breakpoints
+        if main.ident != get_ident() and not main.is_finished:
+            main.have_done(heed)
+        heed()
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+
+    def direct(self, command: str) -> str:
+        """Say how the run is to go on."""
+        return self._told(Direct(command))
+
+    def begin(self) -> None:
+        """Stop at the first line of the program."""
+        made_for(self)().begin()
+
+    def leave(self, error: BaseException) -> NoReturn:
+        """End the execution by an error."""
+        self._host.kernel.run.life.break_off(error, None)
+        raise RankUnwound

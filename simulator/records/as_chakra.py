@@ -1,0 +1,102 @@
+"""A journal as the nodes of Chakra execution traces (mlcommons/chakra, et_def.proto), for those who simulate speed.
+
+What is there: who communicates what with whom, in which order. Computation is not: virtual time knows none.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from math import prod
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.operations import OPERATIONS, Movement
+from ddpsim.simulator.records.journal import Journal
+
+
+class NodeType(StrEnum):
+    """The names of et_def.proto's `NodeType` that communication has."""
+
+    SEND = "COMM_SEND_NODE"
+    RECEIVE = "COMM_RECV_NODE"
+    COLLECTIVE = "COMM_COLL_NODE"
+
+
+class ChakraNode(NamedTuple):
+    """A call. What has no value in it is None."""
+
+    id: int
+    name: str
+    type: NodeType
+    after: tuple[int, ...]
+    """Nodes of the same rank that come first: the call before it on the same group, as on one stream."""
+    size: int
+    """Bytes that the rank brings; what a receive takes; 0 of a barrier."""
+    group: str
+    members: tuple[int, ...]
+    """Global ranks."""
+    collective: str | None = None
+    """A name of et_def.proto's `CollectiveCommType`."""
+    root: int | None = None
+    """Global rank."""
+    peer: int | None = None
+    """Global rank."""
+    tag: int | None = None
+
+
+COLLECTIVES = MappingProxyType(
+    {
+        Movement.NOTHING: "BARRIER",
+        Movement.ALL_REDUCE: "ALL_REDUCE",
+        Movement.REDUCE: "REDUCE",
+        Movement.BROADCAST: "BROADCAST",
+        Movement.ALL_GATHER: "ALL_GATHER",
+        Movement.ALL_GATHER_INTO_TENSOR: "ALL_GATHER",
+        Movement.ALL_GATHER_COALESCED: "ALL_GATHER",
+        Movement.GATHER: "GATHER",
+        Movement.SCATTER: "SCATTER",
+        Movement.REDUCE_SCATTER: "REDUCE_SCATTER",
+        Movement.REDUCE_SCATTER_TENSOR: "REDUCE_SCATTER",
+        Movement.ALL_TO_ALL: "ALL_TO_ALL",
+        Movement.ALL_TO_ALL_SINGLE: "ALL_TO_ALL",
+    }
+)
+"""Names of et_def.proto's `CollectiveCommType`."""
+
+
+def nodes_of(journal: Journal, rank: int) -> tuple[ChakraNode, ...]:
+    """The calls of a rank, numbered from 0 on. A receive that took no message from any source has no peer."""
+    nodes: list[ChakraNode] = []
+    latest: dict[str, int] = {}
+    for number, (call, _, _) in enumerate(journal.ranks[rank]):
+        after = (latest[call.group],) if call.group in latest else ()
+        latest[call.group] = number
+        node = ChakraNode(number, str(call), NodeType.COLLECTIVE, after, _size(call), call.group, ())
+        node = node._replace(members=journal.members[call.group])
+        nodes.append(_message(node, call) if call.is_point_to_point else _collective(node, call))
+    return tuple(nodes)
+
+
+def _collective(node: ChakraNode, call: Call) -> ChakraNode:
+    return node._replace(collective=COLLECTIVES[OPERATIONS[call.operation].movement], root=call.signature.root)
+
+
+def _message(node: ChakraNode, call: Call) -> ChakraNode:
+    kind = NodeType.SEND if call.operation == "send" else NodeType.RECEIVE
+    return node._replace(type=kind, peer=None if call.peer == ANY_SOURCE else call.peer, tag=call.tag)
+
+
+def _size(call: Call) -> int:
+    """Of what is sent: the first shape of an all_to_all_single is that, the second what is received."""
+    shapes, dtype = call.signature.shapes, call.signature.dtype
+    if OPERATIONS[call.operation].movement is Movement.ALL_TO_ALL_SINGLE:
+        shapes = shapes[:1]
+    return sum(map(prod, shapes)) * (0 if dtype is None else bytes_of(dtype))
+
+
+def bytes_of(dtype: str) -> int:
+    """How many an element has: 4 of "float32", 1 of "bool" and of "float8_e4m3fn"."""
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else max(1, int(bits[0]) // 8)

@@ -1,0 +1,350 @@
+"""The entries of a flight recorder's dump as a course.
+
+Reading an entry takes longer than unpickling it, and most ranks of a job have the same ones but for times. So their
+fields are first compared as they are, in C, with those of dumps that were read before: what is equal is not read again.
+
+Numbers: `collective_seq_id` counts the collectives of a group from 1 on, on each rank; the calls of a coalesced group
+share one, and the recorder closes it with an entry "coalesced". Of messages only the order is kept here: sends and
+receives meet by their ranks, in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ddpsim.simulator.calls import Shape, Signature, Site
+from ddpsim.simulator.records.operation_names import CPP_DTYPES, OPERATIONS
+from ddpsim.simulator.records.record import DEFAULT, Course, Progress, RecordError, Step, numbered
+from ddpsim.simulator.records.stacks import lines_of
+from ddpsim.simulator.records.texts import plain
+
+_MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
+_BY_OUTPUT = frozenset({"scatter", "recv"})
+"""Operations of which every rank has the output, and not every rank an input."""
+_KEPT = 16
+"""So many dumps are kept to compare others with."""
+_MOST_ENTRIES = 2**22
+_MOST_FRAMES = 256
+_MOST_NUMBERS = 2**24
+"""Of all sizes in a dump: a few bytes of a pickle can name one list again and again."""
+_COMPARED = (
+    "record_id",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "op_id",
+    "profiling_name",
+    "input_sizes",
+    "output_sizes",
+    "input_dtypes",
+    "output_dtypes",
+    "state",
+    "retired",
+    "is_p2p",
+)
+"""All fields that say what was called; besides there are the process group, the stack, and times."""
+
+_DEFAULT = "default_pg"
+_WITHOUT_DESCRIPTION = ("", "undefined")
+
+
+class _Entry(msgspec.Struct):
+    record_id: int
+    profiling_name: str
+    process_group: tuple[str, str] = ("", "")
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    op_id: int = 0
+    input_sizes: tuple[Shape, ...] = ()
+    output_sizes: tuple[Shape, ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    state: str | None = ""
+    retired: bool = False
+    is_p2p: bool = False
+
+
+class Found(NamedTuple):
+    """What the entries of a dump come to."""
+
+    course: Course
+    groups: tuple[str, ...]
+    """Those of the course, by their numbers."""
+    sites: tuple[tuple[Site, Site | None], ...]
+    """The line of each step, and the one in another file behind it; () where there are no stacks."""
+    lost: int
+    """How many came before the first."""
+    gaps: int
+    """How many operations were counted and not recorded."""
+    own: tuple[int, int] | None
+    """The number of a group and the rank in it that messages name as their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A dump that was read before."""
+
+    rows: Sequence[Any]
+    pattern: Sequence[int]
+    """The number of each entry's group."""
+    found: Found
+    places: tuple[int, ...]
+    """The index of the entry of each step, as the dump has them."""
+
+
+class EntriesReader:
+    """Reads the entries of dumps of one job, one dump after another."""
+
+    def __init__(self) -> None:
+        self._known: list[_Known] = []
+        """The last one that was equal to another stands last."""
+        self._signatures: dict[Any, Signature] = {}
+        self._steps: dict[Step, Step] = {}
+
+    def read(self, entries: Any) -> Found:
+        """Read them. Raises RecordError for what no recorder writes."""
+        if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
+            what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
+            raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
+        rows, grouped = _rows(entries), _grouped(entries)
+        if rows is None or grouped is None:
+            return self._read_anew(entries).found
+        groups, pattern = grouped
+        for index in reversed(range(len(self._known))):
+            known = self._known[index]
+            if known.rows == rows and known.pattern == pattern:
+                self._known.append(self._known.pop(index))
+                sites, others = _sites(entries, known.places), known.found.sites
+                return known.found._replace(groups=groups, sites=others if sites == others else sites)
+        known = self._read_anew(entries, rows, pattern)
+        self._known = [*self._known[1 - _KEPT :], known]
+        return known.found
+
+    def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _Known:
+        read = _converted(entries)
+        order = sorted(range(len(read)), key=lambda index: read[index].record_id)
+        ordered = [read[index] for index in order]
+        names = numbered(label(*entry.process_group) for entry in read)
+        begun = list(_Batches(ordered).steps(names, self._signatures))
+        steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
+        places = tuple(order[begin] for begin, _ in begun)
+        lost = ordered[0].record_id if ordered else 0
+        sites = _sites(entries, places)
+        found = Found(Course(tuple(steps)), tuple(names), sites, lost, _gaps(ordered), _own_rank(ordered, names))
+        return _Known(rows, pattern, found, places)
+
+
+@lru_cache(maxsize=4096)
+def label(name: str, description: str) -> str:
+    """What a group is called here."""
+    if description == _DEFAULT or not (name or description):  # gloo has no name for it
+        return DEFAULT
+    return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
+
+
+def _rows(entries: Sequence[Any]) -> list[Any] | None:
+    """The compared fields of each entry; None where some entry lacks one, as those of older versions do."""
+    try:
+        return list(map(itemgetter(*_COMPARED), entries))
+    except (KeyError, TypeError):
+        return None
+
+
+def _grouped(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None:
+    """The names of the groups, and the number of each entry's; None for what is to be refused."""
+    try:
+        column = list(map(tuple, map(itemgetter("process_group"), entries)))
+        if any(list(map(type, name)) != [str, str] for name in set(column)):
+            return None
+        names = {name: label(*name) for name in dict.fromkeys(column)}
+        numbers = numbered(names.values())
+        by_name = {name: numbers[own] for name, own in names.items()}
+        return tuple(numbers), [by_name[name] for name in column]
+    except (KeyError, TypeError):
+        return None
+
+
+def _converted(entries: Sequence[Any]) -> list[_Entry]:
+    try:
+        _check_numbers(entries)
+        return msgspec.convert(entries, list[_Entry])
+    except (TypeError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
+        raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
+
+
+def _check_numbers(entries: Sequence[Any]) -> None:
+    count = 0
+    for entry in entries:
+        for field in ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes"):
+            sizes = entry.get(field) if isinstance(entry, dict) else None
+            if isinstance(sizes, (list, tuple)):
+                count += len(sizes)
+                if count <= _MOST_NUMBERS:
+                    count += sum(map(len, sizes))
+        if count > _MOST_NUMBERS:
+            raise RecordError(f"a flight recorder's dump with more than {_MOST_NUMBERS} sizes, expected fewer")
+
+
+def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
+    """The lines of each step. A stack is looked at once: recorders write equal ones as the same frames."""
+    stacks = _stacks(entries)
+    if not any(stacks):
+        return ()
+    frames = [tuple(map(id, stack)) for stack in stacks]
+    sites = {key: lines_of(stack) for key, stack in dict(zip(frames, stacks, strict=True)).items()}
+    return tuple([sites[frames[place]] for place in places])
+
+
+def _stacks(entries: Sequence[Any]) -> list[Sequence[Any]]:
+    """The frames of each entry; of what is no list, none."""
+    stacks = [entry.get("frames", ()) for entry in entries]
+    if set(map(type, stacks)) <= {list, tuple} and max(map(len, stacks), default=0) <= _MOST_FRAMES:
+        return stacks
+    return [stack[:_MOST_FRAMES] if isinstance(stack, (list, tuple)) else () for stack in stacks]
+
+
+class _Batches:
+    """The entries of a dump, of which some belong together."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self._entries = entries
+        self._messages: Counter[int] = Counter()
+
+    def steps(self, names: Mapping[str, int], signatures: dict[Any, Signature]) -> Iterator[tuple[int, Step]]:
+        """Each step, with the index of its first entry."""
+        index, entries = 0, self._entries
+        while index < len(entries):
+            count = self._length(index)
+            batch = entries[index : index + count]
+            for offset, of_one, last in _calls_of(batch):
+                first = of_one[0]
+                signature = _shared_signature(of_one, signatures)
+                found = _MESSAGE.match(first.profiling_name)
+                group, progress = names[label(*first.process_group)], _progress(last)
+                if found is None:
+                    yield index + offset, Step(group, max(first.collective_seq_id - 1, 0), signature, progress)
+                else:
+                    yield index + offset, Step(group, self._messages[group], signature, progress, int(found[3][:9]))
+                    self._messages[group] += 1
+            index += count
+
+    def _length(self, index: int) -> int:
+        """How many entries from `index` on are one coalesced group, its closing entry included; 1 for none."""
+        entries = self._entries
+        first = entries[index]
+        if index + 1 == len(entries) or not _is_together(first, entries[index + 1]):  # nearly always
+            return 1
+        end = index + 1
+        while end < len(entries) and _is_together(first, entries[end]):
+            end += 1
+        return end - index if _is_closing(entries[end - 1]) else 1
+
+
+def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], _Entry]]:
+    """The calls of a batch: the place of each in it, its entries, and the one that says how far it has come."""
+    messages = [(place, entry) for place, entry in enumerate(batch) if _MESSAGE.match(entry.profiling_name)]
+    if messages:
+        yield from ((place, [entry], entry) for place, entry in messages)
+        return
+    closing = batch[-1] if _is_closing(batch[-1]) else None
+    inner = [entry for entry in batch if entry is not closing] or list(batch)
+    if len(batch) > 1 or not (closing is not None and closing.is_p2p):
+        yield 0, inner, closing or batch[-1]
+
+
+def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) -> Signature:
+    """What must agree across ranks; equal ones are one object, so that comparing them is cheap."""
+    key: tuple[Any, ...] = _key(entries[0]) if len(entries) == 1 else tuple(map(_key, entries))
+    if key not in known:
+        known[key] = _signature(entries)
+    return known[key]
+
+
+def _key(entry: _Entry) -> tuple[Any, ...]:
+    return entry.profiling_name, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes
+
+
+def _signature(entries: Sequence[_Entry]) -> Signature:
+    operations = list(dict.fromkeys(_operation(entry.profiling_name) for entry in entries))
+    operation = operations[0]
+    if len(entries) > 1:
+        operation = f"{operation.removesuffix('_coalesced')}_coalesced" if len(operations) == 1 else "coalesced"
+    if operation == "barrier":
+        return Signature(operation)
+    shapes: list[Shape] = []
+    dtypes: list[str] = []
+    for entry in entries:
+        by_output = _operation(entry.profiling_name) in _BY_OUTPUT or not entry.input_sizes
+        shapes += entry.output_sizes if by_output else entry.input_sizes
+        dtypes += entry.output_dtypes if by_output else entry.input_dtypes
+    names = list(dict.fromkeys(CPP_DTYPES.get(dtype) or plain(dtype) for dtype in dtypes))
+    return Signature(operation, tuple(shapes), " and ".join(names) or None)
+
+
+def _operation(profiling_name: str) -> str:
+    name = profiling_name.partition(":")[2] or profiling_name
+    name = name.split(" ", 1)[0]
+    return OPERATIONS.get(name) or plain(name) or "unnamed"
+
+
+def _is_closing(entry: _Entry) -> bool:
+    return entry.profiling_name.endswith((":coalesced", "_coalesced"))
+
+
+def _is_together(first: _Entry, other: _Entry) -> bool:
+    """True if two entries belong to one coalesced group."""
+    is_same = (
+        first.p2p_seq_id == other.p2p_seq_id
+        if first.is_p2p
+        else first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
+    )
+    return (
+        is_same
+        and first.is_p2p == other.is_p2p
+        and first.process_group == other.process_group
+        and not _is_closing(first)
+    )
+
+
+def _with_progress(steps: list[Step]) -> list[Step]:
+    """What was retired and had a later call of its group behind it was complete: a time-out would have raised."""
+    if all(step.progress is not Progress.UNKNOWN for step in steps):
+        return steps
+    later: set[int] = set()
+    found = []
+    for step in reversed(steps):
+        is_done = step.progress is Progress.UNKNOWN and step.group in later
+        found.append(step._replace(progress=Progress.COMPLETE) if is_done else step)
+        later.add(step.group)
+    return found[::-1]
+
+
+def _progress(entry: _Entry) -> Progress:
+    if entry.state == "completed":
+        return Progress.COMPLETE
+    return Progress.UNKNOWN if entry.retired else Progress.UNFINISHED
+
+
+def _gaps(entries: Sequence[_Entry]) -> int:
+    """How many operations were counted and not recorded."""
+    last: dict[tuple[str, str], int] = {}
+    gaps = 0
+    for entry in entries:
+        gaps += max(entry.op_id - last.get(entry.process_group, entry.op_id) - 1, 0)
+        last[entry.process_group] = entry.op_id
+    return gaps
+
+
+def _own_rank(entries: Sequence[_Entry], names: Mapping[str, int]) -> tuple[int, int] | None:
+    for entry in entries:
+        found = _MESSAGE.match(entry.profiling_name)
+        if found is not None:
+            return names[label(*entry.process_group)], int(found[2][:9])
+    return None

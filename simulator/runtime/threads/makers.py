@@ -1,0 +1,83 @@
+"""What makes locks, queues and event loops: a rank's own on the thread of a rank, Python's elsewhere.
+
+Each is for what Python has in its place, the original.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+from ddpsim.simulator.runtime.threads.event_loops import loop_maker
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
+from ddpsim.simulator.runtime.threads.outsiders import OUTSIDE
+from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
+from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
+
+
+class Makers:
+    """Of one execution."""
+
+    def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
+        """With `owns_modules` locks of a program's modules are the rank's."""
+        self._steps = steps
+        self._outlasts = is_importing_library if owns_modules else is_importing
+        """Whether what is made now lasts longer than a simulation, or is of a library that may have its own threads."""
+
+    def lock(self, original: Any) -> Any:
+        """For `threading.Lock`."""
+        return self._making(original, RankLock, "Lock")
+
+    def reentrant_lock(self, original: Any) -> Any:
+        """For `threading.RLock`."""
+        return self._making(original, RankRLock, "RLock")
+
+    def queue(self, original: Any) -> Any:
+        """For `queue.SimpleQueue`."""
+        return self._making(
+            original, lambda steps, me, **options: RankSimpleQueue(steps, me, original(), **options), "SimpleQueue"
+        )
+
+    def inner_lock(self, original: Any) -> Any:
+        """For what a condition waits at: a lock of ours if the lock of the condition is one."""
+
+        def allocate_lock() -> Any:
+            me = self._steps.running()
+            lock = None if me is None else getattr(sys._getframe(1).f_locals.get("self"), "_lock", None)
+            if me is None or not isinstance(lock, (RankLock, RankRLock)):
+                return original()
+            return RankLock(self._steps, me, is_inner=True, is_outsiders=lock.is_outsiders)
+
+        return allocate_lock
+
+    def event_loop(self, original: Callable[..., None]) -> Callable[..., None]:
+        """For `BaseSelectorEventLoop.__init__`."""
+        return loop_maker(self._makes_loop, original)
+
+    def _making(self, original: Any, make: Callable[..., Any], kind: str) -> Any:
+        """For what makes a lock, or a queue on one, of a kind."""
+        steps = self._steps
+
+        def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
+            me = steps.running()
+            if me is None or self._outlasts(caller):
+                return original(*arguments)
+            if steps.host.is_observed:
+                steps.use(class_that_makes(caller) or kind)
+            return make(steps, me, *arguments, is_outsiders=maker(caller).startswith(OUTSIDE))
+
+        if not isinstance(original, type):
+            return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))
+        # A class stays one, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
+        return type(original.__name__, (), {"__new__": lambda cls, *arguments: made(sys._getframe(1), arguments)})
+
+    def _makes_loop(self) -> bool:
+        """True if the caller is a rank."""
+        is_of_rank = self._steps.running() is not None
+        if is_of_rank:
+            self._steps.use("asyncio")
+        return is_of_rank

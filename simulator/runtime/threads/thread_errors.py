@@ -1,0 +1,56 @@
+"""What threads raised that ranks have started: such a thread ends alone, and its rank goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.thread_findings import thread_error
+from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
+from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.verdict import Finding
+
+
+class ThreadError(NamedTuple):
+    """What a thread that a rank started raised."""
+
+    rank: int
+    thread: str
+    line: str
+    """Type and message."""
+    site: Site | None
+    traceback: str
+
+
+def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
+    """The same error at the same line once for all ranks."""
+    alike: dict[tuple[str, str, Site | None], list[ThreadError]] = {}
+    for error in errors:
+        alike.setdefault((error.thread, error.line, error.site), []).append(error)
+    return [
+        thread_error(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
+        for kind, each in alike.items()
+    ]
+
+
+class ThreadErrors:
+    """Of one execution."""
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[str, str, Site | None], tuple[list[int], str]] = {}
+        """By thread, error and line: the ranks, and the traceback of the first."""
+
+    def add(self, thread: RankThread, error: BaseException) -> None:
+        """Keep what a thread raised."""
+        kind = (thread.name, one_line(error), site_of_error(error))
+        self._alike.setdefault(kind, ([], traceback_text(error)))[0].append(thread.rank)
+
+    def all(self) -> list[ThreadError]:
+        """The same error at the same line once for each rank, in the order in which they were raised."""
+        return [
+            ThreadError(rank, *kind, traceback)
+            for kind, (ranks, traceback) in self._alike.items()
+            for rank in dict.fromkeys(ranks)
+        ]

@@ -1,0 +1,59 @@
+"""Samplers of ranks that do not share their data set out, and those that only look so."""
+
+import pytest
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ddpsim import simulate
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.samplers import Read, Sampling, parts_differ
+
+MADE, SITE = Site("train.py", 3, "main"), Site("train.py", 9, "main")
+
+
+def found(**options):
+    """What is found for three ranks whose samplers have these attributes, one for each."""
+    samplings = [
+        Sampling(3, rank, 12, True, 0, 0, False)._replace(**{name: values[rank] for name, values in options.items()})
+        for rank in range(3)
+    ]
+    finding = parts_differ([Read(rank, sampling, MADE, SITE) for rank, sampling in enumerate(samplings)])
+    return finding and (finding.ranks, finding.summary.removeprefix("samplers made at train.py:3 differ: "))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"seed": (7, 7, 8)}, ((2,), "seed 7 on ranks 0, 1 against 8 on rank 2")),
+        ({"epoch": (1, 0, 0)}, ((0,), "epoch 1 on rank 0 against 0 on ranks 1, 2")),
+        ({"shuffle": (True, False, True)}, ((1,), "shuffle True on ranks 0, 2 against False on rank 1")),
+        ({"drop_last": (True, False, True)}, ((1,), "drop_last True on ranks 0, 2 against False on rank 1")),
+        ({"samples": (12, 12, 9)}, ((2,), "length of the data set 12 on ranks 0, 1 against 9 on rank 2")),
+        ({"num_replicas": (3, 1, 3)}, ((1,), "num_replicas 3 on ranks 0, 2 against 1 on rank 1")),
+        ({"rank": (0, 0, 2)}, ((0, 1), "rank=0 on ranks 0, 1")),
+        ({"epoch": (1, 0, 0), "shuffle": (False,) * 3}, None),
+        ({"seed": (1, 0, 0), "epoch": (0, 1, 1)}, None),  # the generator starts from the sum
+        ({"num_replicas": (2, 2, 1), "rank": (0, 1, 0), "seed": (0, 0, 5)}, None),  # groups of their own
+    ],
+)
+def test_only_what_surely_is_no_partition_is_told(options, expected):
+    assert found(**options) == expected
+
+
+def test_each_pass_is_compared_with_those_of_its_line():
+    def train(rank):
+        sampler = DistributedSampler(range(12), shuffle=True)
+        loader = DataLoader(range(12), sampler=sampler)
+        if rank == 0:
+            next(iter(loader))  # a look at what there is
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            list(loader)
+        return list(DistributedSampler(range(12), 1, 0, seed=rank)) if rank else []  # all of it, on some ranks
+
+    class Own(DistributedSampler):
+        """Deals out samples in its own way."""
+
+    assert simulate(train, 3).findings == ()
+    assert simulate(lambda rank: list(Own(range(12), seed=rank)), 3).findings == ()
+    (finding,) = simulate(lambda rank: [list(DistributedSampler(range(12), seed=rank)) for _ in range(2)], 3).findings
+    assert (finding.code, finding.sites[0].file) == ("hazard.sampler", "test_samplers.py")

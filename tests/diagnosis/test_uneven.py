@@ -1,0 +1,134 @@
+"""Who did how much: the loops of ranks that wait for others, and how many batches the data loaders of each had."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from ddpsim import simulate
+from tests.kit.results import codes
+
+
+def reduces(rank, *, times, then_barrier=False):
+    for _ in range(times[rank]):
+        dist.all_reduce(torch.ones(1))
+    if then_barrier:
+        dist.barrier()
+
+
+def line_of(program, after):
+    return program.__code__.co_firstlineno + after
+
+
+def labelled(finding, label):
+    return [line.text for line in finding.lines if getattr(line, "label", "") == label]
+
+
+def test_a_loop_that_ends_earlier_on_a_rank_is_counted_where_that_is_missed():
+    (finding,) = simulate(lambda rank: reduces(rank, times=(5, 5, 4)), 3).findings
+    assert (finding.code, finding.ranks) == ("deadlock.missing_rank", (2,))
+    assert labelled(finding, "counts") == [
+        f"all_reduce at test_uneven.py:{line_of(reduces, 2)} was called 5 times on ranks 0, 1; 4 times on rank 2"
+    ]
+
+
+def test_steps_of_a_wrapper_are_counted():
+    def program(rank):
+        model = DistributedDataParallel(torch.nn.Linear(2, 1))
+        for _ in range(2 if rank == 0 else 3):
+            model(torch.ones(1, 2)).sum().backward()
+
+    (finding,) = simulate(program, 3).findings
+    assert labelled(finding, "counts") == ["DDP #0 went forward 3 times on ranks 1, 2; 2 times on rank 0"]
+
+
+@pytest.mark.parametrize("times", [(1, 0), (1, 1)])
+def test_no_loop_is_counted_where_there_is_none(times):
+    result = simulate(lambda rank: reduces(rank, times=times), 2)
+    assert not any(labelled(finding, "counts") for finding in result.findings)
+
+
+def loads(rank, *, sizes, epochs=1, then_barrier=True):
+    data = TensorDataset(torch.ones(sizes[rank], 1))
+    for _ in range(epochs):
+        for (batch,) in DataLoader(data, batch_size=2):
+            dist.all_reduce(batch.sum())
+    if then_barrier:
+        dist.barrier()
+
+
+@pytest.mark.parametrize("then_barrier", [True, False])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_data_loaders_that_are_longer_on_some_ranks_are_told(then_barrier, epochs):
+    result = simulate(lambda rank: loads(rank, sizes=(26, 24, 26), epochs=epochs, then_barrier=then_barrier), 3)
+    (finding,) = result.findings
+    assert finding.ranks == (1,)
+    assert labelled(finding, "batches") == [
+        f"the data loader of test_uneven.py:{line_of(loads, 3)} has 13 batches on ranks 0, 2; 12 batches on rank 1"
+    ]
+    assert codes(simulate(lambda rank: loads(rank, sizes=(4, 4, 4)), 3)) == []
+
+
+def test_data_loaders_that_are_alike_are_not_told_of():
+    def program(rank):
+        loads(rank, sizes=(4, 4, 4))
+        reduces(rank, times=(2, 3, 3))
+
+    (finding,) = simulate(program, 3).findings
+    assert labelled(finding, "batches") == []
+    assert labelled(finding, "counts")
+
+
+def test_loops_are_compared_with_the_same_loop_of_others():
+    """Lengths that change from epoch to epoch, alike on all ranks, are no reason why one is behind."""
+
+    def program(rank):
+        for epoch in range(3 if rank else 2):
+            for (batch,) in DataLoader(TensorDataset(torch.ones(2 + epoch, 1))):
+                dist.all_reduce(batch)
+
+    (finding,) = simulate(program, 2).findings
+    assert labelled(finding, "batches") == []
+
+
+def test_a_loader_that_does_not_know_its_length_is_counted_by_its_calls():
+    class Stream(IterableDataset):
+        def __init__(self, size):
+            self.size = size
+
+        def __iter__(self):
+            return iter(range(self.size))
+
+    def program(rank):
+        for batch in DataLoader(Stream(3 + rank)):
+            dist.all_reduce(batch)
+
+    (finding,) = simulate(program, 2).findings
+    assert labelled(finding, "batches") == []
+    assert labelled(finding, "counts") == [
+        f"all_reduce at test_uneven.py:{line_of(program, 2)} was called 4 times on rank 1; 3 times on rank 0"
+    ]
+
+
+def test_the_loader_is_torchs_own_again_after_a_run():
+    before = DataLoader.__iter__
+    simulate(lambda rank: loads(rank, sizes=(2, 2)), 2)
+    assert DataLoader.__iter__ is before
+    assert [len(batch[0]) for batch in DataLoader(TensorDataset(torch.ones(3, 1)), batch_size=2)] == [2, 1]
+
+
+def test_what_a_rank_has_issued_beyond_the_meeting_is_not_counted():
+    """Ranks 1 and 2 are alike, though one is further on."""
+
+    def program(rank):
+        works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2 if rank == 0 else 3 * rank)]
+        for work in works:
+            work.wait()
+        if rank == 0:
+            dist.barrier()
+
+    (finding,) = simulate(program, 3).findings
+    assert [text.partition(" was called ")[2] for text in labelled(finding, "counts")] == [
+        "3 times on ranks 1, 2; 2 times on rank 0"
+    ]

@@ -1,0 +1,82 @@
+"""Entries of dumps: what ranks share, and what a few bytes cannot ask for."""
+
+import pytest
+
+from ddpsim.scenarios.records import reading
+from ddpsim.simulator.records import entries as module
+from ddpsim.simulator.records.entries import EntriesReader
+from ddpsim.simulator.records.forms import read
+from ddpsim.simulator.records.record import RecordError
+from tests.records.dumps import call, job, pickled, written
+
+DONE, HUNG = call(), call(line=21, state="started")
+
+
+def records(dumps):
+    entries = EntriesReader()
+    return [read(pickled(each), f"rank_{rank}", entries) for rank, each in dumps.items()]
+
+
+def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_their_own():
+    own = [[DONE, call(group=str(1 + rank // 2), line=rank)] for rank in range(4)]
+    found = records(job(own, {"1": (0, 1), "2": (2, 3)}))
+    assert len({id(record.course) for record in found}) == 1
+    assert [record.groups for record in found] == [("default", "1")] * 2 + [("default", "2")] * 2
+    assert [record.calls[1].call.rank for record in found] == [0, 1, 2, 3]
+    assert [str(record.calls[1].call.site) for record in found] == [f"train.py:{rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [DONE, call(size=(12,))],
+        [DONE, call("broadcast")],
+        [DONE, call(dtype="int64")],
+        [DONE, HUNG],
+        [DONE],
+        [DONE, call(group="1")],
+        [DONE, call(collective_seq_id=9)],
+    ],
+)
+def test_what_differs_in_anything_that_was_called_is_another_course(other):
+    found = records(job([[DONE, DONE], other, [DONE, DONE]], {"1": (0, 1, 2)}))
+    assert found[0].course is found[2].course
+    assert found[0].course.steps != found[1].course.steps
+
+
+def test_a_shared_course_costs_no_reading(monkeypatch):
+    counted = []
+    anew = EntriesReader._read_anew
+    monkeypatch.setattr(EntriesReader, "_read_anew", lambda *args: counted.append(1) or anew(*args))
+    records(job([[DONE] * 9] * 64))
+    assert len(counted) == 1
+
+
+def test_one_list_named_again_and_again_is_refused_before_it_is_read():
+    sizes = [[7] * 5000] * 5000
+    value = job([[DONE]] * 2)[0]
+    value["entries"][0]["input_sizes"] = sizes
+    value["entries"] *= 200
+    data = pickled(value)
+    assert len(data) < 50_000
+    with pytest.raises(RecordError, match="a flight recorder's dump with more than 16777216 sizes, expected fewer"):
+        read(data, "rank_0")
+
+
+def test_too_many_entries_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_ENTRIES", 3)
+    with pytest.raises(RecordError, match="a flight recorder's dump with 4 entries, expected a list of at most 3"):
+        records(job([[DONE] * 4]))
+
+
+@pytest.mark.tier("ci")
+def test_several_processes_read_what_one_does(tmp_path, monkeypatch):
+    folder = written(tmp_path / "dumps", job([[DONE, HUNG]] * 5 + [[DONE]]))
+    (folder / "rank_9").write_bytes(b"\x80")
+    alone = reading.found_in([str(folder)])
+    monkeypatch.setattr(reading, "_BYTES_OF_PROCESS", 100)
+    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert len(reading._shared_out(list(reading.sources([str(folder)])))) == 3
+    together = reading.found_in([str(folder)])
+    assert [list(each.calls) for each in together.records] == [list(each.calls) for each in alone.records]
+    assert (together.left_out, len(together.left_out)) == (alone.left_out, 1)

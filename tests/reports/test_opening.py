@@ -1,0 +1,176 @@
+"""What the page opens with: the line of code first, who is to blame told from who waits, nothing twice."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from ddpsim.reports.document import Document, Site
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.opening import opening_of
+from ddpsim.reports.forms.parting import parting_of
+from ddpsim.reports.layout.folding import Fold, folds_of
+from ddpsim.reports.layout.lanes import lanes_of
+from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.simulator.events import EventKind
+from tests.reports.examples import MISSING, document, run_of
+from tests.reports.made import Story, call, exploration, missing_rank
+
+
+def present(run, finding=0):
+    """Who is at each line, as (the text of the line, [(role, who, what)])."""
+    card = opening_of(run).cards[finding]
+    return [(marked(place), [tuple(each) for each in place.place.present]) for place in card.places]
+
+
+def marked(place):
+    """The line itself; what stands around it is not marked."""
+    (line,) = (line.text for line in place.source if line.is_marked)
+    return line.strip()
+
+
+def returns_early(rank):
+    for _ in range(1 if rank == 1 else 2):
+        dist.all_reduce(torch.ones(2))  # the only line
+
+
+def test_the_culprits_line_and_that_of_those_who_wait_come_first():
+    assert present(run_of(returns_early, 3)) == [
+        (
+            "dist.all_reduce(torch.ones(2))  # the only line",
+            [
+                ("culprit", "rank 1", "last call all_reduce #0, then returned"),
+                ("waits", "ranks 0, 2", "waiting in all_reduce #1"),
+            ],
+        )
+    ]
+
+
+def half_against_half(rank):
+    if rank < 2:
+        dist.all_reduce(torch.ones(2))
+    else:
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX)
+
+
+def test_in_a_tie_the_two_sides_are_told_apart_and_no_rank_is_to_blame():
+    run = run_of(half_against_half, 4)
+    assert present(run) == [
+        ("dist.all_reduce(torch.ones(2))", [("side0", "ranks 0, 1", "all_reduce #0: SUM float32[2]")]),
+        (
+            "dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX)",
+            [("side1", "ranks 2, 3", "all_reduce #0: MAX float32[2]")],
+        ),
+    ]
+    assert run.findings[0].ranks == (0, 1, 2, 3)  # the finding names all of them, the picture accuses none
+    assert [lane.is_culprit for lane in lanes_of(run).lanes] == [False] * 4
+    assert "sides that differ: any may be wrong" in to_html(Document("tie", (run,))).decode()
+
+
+def sent_with_tag_7(rank, *, received_from):
+    number = torch.ones(1)
+    if rank == 0:
+        dist.send(number, 1, tag=7)
+    if rank == 1:
+        dist.recv(number, received_from, tag=8)
+
+
+def test_a_message_and_a_receive_with_another_tag_are_told_with_what_keeps_them_apart():
+    run = run_of(partial(sent_with_tag_7, received_from=0), 2)
+    assert [what for _, who in present(run) for _, _, what in who] == [
+        "waiting in send #0 to rank 1, tag 7",
+        "waiting in recv #0 from rank 0, tag 8",
+    ]
+    (near,) = near_misses(run)
+    assert near.text == "tag 7 \N{NOT EQUAL TO} tag 8"
+    assert [run.issued(issue).operation for issue in (near.send, near.receive)] == ["send", "recv"]
+
+
+def test_a_receive_from_another_rank_is_no_near_miss():
+    assert near_misses(run_of(partial(sent_with_tag_7, received_from=2), 3)) == ()
+
+
+def raises(rank):
+    if rank == 1:
+        raise ValueError("broken sample")
+    dist.barrier()
+
+
+def test_an_error_opens_with_the_line_that_raised_and_what_follows_repeats_no_line():
+    run = run_of(raises, 3)
+    assert present(run) == [
+        ('raise ValueError("broken sample")', [("culprit", "rank 1", "raised ValueError: broken sample")]),
+        ("dist.barrier()", [("waits", "ranks 0, 2", "waiting in barrier #0")]),
+    ]
+    assert [str(each.finding.code) for each in opening_of(run).cards] == ["rank_error", "deadlock.dead_rank"]
+    assert present(run, 1) == []
+
+
+def test_a_file_that_is_not_there_is_no_error():
+    run = replace(missing_rank(), sites=(Site("gone.py", 7, "train"),))
+    page = to_html(Document("story", (run,))).decode()
+    assert '<p class="at"><bdi>gone.py:7</bdi> in <bdi>train</bdi></p>' in page
+    assert 'class="excerpt"' not in page
+
+
+def test_no_sentence_of_a_finding_stands_twice_but_in_the_text_that_is_folded():
+    shown = document(MISSING)
+    page, _, _ = to_html(shown).decode().partition('<details class="whole">')
+    finding = shown.runs[0].findings[0]
+    for sentence in (finding.summary, *(line.text for line in finding.lines)):
+        assert len(re.findall(re.escape(sentence), page)) == 1, sentence
+
+
+def test_of_replicas_that_differ_the_values_stand_in_the_opening_view():
+    (card, *_) = opening_of(document("loss-scale-differs").runs[0]).cards
+    assert len(card.values) == 4
+    assert card.values[1].startswith("rank 1  weight[0, 0] = ")
+
+
+def test_where_two_runs_part_each_side_has_its_line_and_what_follows():
+    shown = exploration()
+    parting = parting_of(shown)
+    assert parting.shared == shown.exploration.difference.failing
+    assert parting.before == "rank 3 goes on after all_reduce #1" or parting.before.startswith("rank ")
+    assert [side.line.label for side in parting.sides] == ["failing", "passing"]
+    assert [len(side.following) for side in parting.sides] == [3, 3]
+    # The call of made.py has no source of its own in the run that passed: a name and a line are enough.
+    assert [side.site and side.site.short for side in parting.sides] == [None, "train.py:2"]
+    assert parting_of(document(MISSING)) is None
+
+
+def long_run(steps):
+    """Two ranks meet so often, finish a step each time, and then rank 1 does not come."""
+    story = Story(2)
+    for step in range(steps):
+        story.meet(call(step), (0, 1))
+        for rank in (0, 1):
+            story.happen("step", rank, text=str(step + 1))
+    story.hang(call(steps), [0], [1])
+    return story.run()
+
+
+def test_columns_that_tell_nothing_are_folded_far_from_what_does():
+    run = long_run(60)
+    # A step ends behind its column, counted from 1. Of 61 columns, the last of which has the call that is missing,
+    # 4 stay at the beginning and 10 before it.
+    assert folds_of(run, lanes_of(run)) == (Fold(4, 49, "steps 5 to 50", "alike on all ranks"),)
+    assert folds_of(long_run(39), lanes_of(long_run(39))) == ()  # so many are shown
+
+
+def test_folded_columns_in_which_not_all_ranks_meet_are_not_called_alike():
+    story = Story(4)
+    for step in range(60):
+        story.meet(call(step, group="a"), (0, 1))
+        story.meet(call(step, group="b"), (2, 3))
+    run = story.run()
+    assert [fold.why for fold in folds_of(run, lanes_of(run))] == ["all calls met"]
+
+
+def test_around_what_an_exploration_points_at_nothing_is_folded():
+    run = long_run(100)
+    issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
+    marked = issues[2 * 50]  # column 50
+    assert [(fold.first, fold.last) for fold in folds_of(run, lanes_of(run), marked)] == [(4, 39), (55, 89)]

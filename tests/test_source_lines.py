@@ -1,0 +1,62 @@
+"""Where it happened, in the text of a finding: the line of the program with its source, right under the head."""
+
+import linecache
+
+import torch
+import torch.distributed as dist
+
+from ddpsim import simulate
+from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.source_lines import where_lines
+from ddpsim.simulator.wording import Line
+
+
+def returns_early(rank):
+    if rank != 1:
+        dist.barrier()  # here
+
+
+def test_under_the_head_stands_the_line_with_its_source():
+    lines = str(simulate(returns_early, 3)).splitlines()
+    assert lines[0].startswith("DEADLOCK  deadlock.missing_rank")
+    assert lines[1].startswith("  where   test_source_lines.py:")
+    assert lines[1].endswith("  dist.barrier()  # here")
+    assert [line[:9] for line in lines[2:]] == [
+        *["  rank 0 ", "  rank 1 ", "  rank 2 "],
+        "  cause  ",
+        "  try    ",
+        "  replay ",
+    ]
+
+
+def raises(rank):
+    raise ValueError("broken")
+
+
+def test_source_that_the_traceback_shows_is_not_told_twice():
+    assert str(simulate(raises, 1)).count('raise ValueError("broken")') == 1
+
+
+def test_a_run_that_passed_has_no_line():
+    assert "where" not in str(simulate(lambda rank: dist.all_reduce(torch.ones(1)), 2))
+
+
+def test_of_many_lines_the_first_three_are_told_each_once_and_a_long_one_is_cut(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("\n".join(["x" * 200, "two()", "  three()  ", "four()", ""]))
+    sites = [Site(str(path), number, "main") for number in (1, 1, 3, 2, 4)]
+    assert where_lines([NOWHERE, *sites], "") == (
+        Line("where", f"train.py:1  {'x' * 97}..."),
+        Line("where", "train.py:3  three()"),
+        Line("where", "train.py:2  two()"),
+    )
+    assert where_lines(sites[3:], "two() was told") == (Line("where", "train.py:4  four()"),)
+    linecache.clearcache()
+
+
+def test_a_file_that_is_not_there_and_a_line_beyond_its_end_are_no_error(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("one()\n")
+    assert (
+        where_lines([Site(str(tmp_path / "gone.py"), 1, ""), Site(str(path), 7, ""), Site("<stdin>", 1, "")], "") == ()
+    )
