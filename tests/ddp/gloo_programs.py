@@ -12,6 +12,7 @@ from __future__ import annotations
 import faulthandler
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -307,6 +308,29 @@ def weighted_loss(rank: int) -> str:
     return main(rank)
 
 
+# What torch leaves to these processes.
+
+
+class _Late:
+    """Takes its time to go: what a callback held before it is given back that much later."""
+
+    def __del__(self) -> None:
+        time.sleep(0.2)
+
+
+def callback_that_outlives_its_group(rank: int) -> float:
+    """Torch's worker thread is the last to give its group back, as a hook's callback may be by chance."""
+
+    def value_of(done: torch.futures.Future[list[Tensor]], late: _Late, group: dist.ProcessGroup) -> list[Tensor]:
+        return done.value()
+
+    value = torch.ones(1)
+    work = dist.all_reduce(value, async_op=True)
+    assert dist.group.WORLD is not None
+    work.get_future().then(partial(value_of, late=_Late(), group=dist.group.WORLD)).wait()
+    return float(value)
+
+
 PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{name: partial(by_both_engines, compared) for name, compared in COMPARISONS.items()},
     **{f"leaving {moment}": partial(leaving_by_an_exception, moment) for moment in MOMENTS},
@@ -315,7 +339,7 @@ PROGRAMS: dict[str, Callable[[int], Any]] = {
         for program in (
             *(missing_parameter, open_backward, collectives_in_the_loop),
             *(different_no_sync_windows, broadcast_from_a_joined_rank, sharded_optimizer, several_models),
-            *(synchronized_batch_norm, nothing_left_behind, weighted_loss),
+            *(synchronized_batch_norm, nothing_left_behind, callback_that_outlives_its_group, weighted_loss),
         )
     },
 }
@@ -341,11 +365,15 @@ def main(rank: int, folder: Path) -> None:
     """Run the programs; what one leaves behind does not reach the next."""
     faulthandler.dump_traceback_later(LIFE_SECONDS, exit=True)
     torch.set_num_threads(1)
+    groups = []
     for name, program in PROGRAMS.items():
         print(f"-- {name}", flush=True)
         store = dist.FileStore(str(folder / f"{name}.store"), WORLD_SIZE)
         limit = timedelta(seconds=CALL_SECONDS)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=limit)
+        # A group that its own worker thread is the last to hold, because a callback did, joins that thread with itself
+        # in its destructor, and the process ends (torch 2.13, ProcessGroupGloo.cpp): so all are held until the end.
+        groups.append(dist.group.WORLD)
         outcome = _outcome(program, rank)
         torch.save(outcome, outcome_path(folder, name, rank))
         store.set(f"through {rank}", "")

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def run_programs(folder: Path) -> None:
-    """Start the ranks and see them end; after LIFE_SECONDS they do so themselves."""
+    """Start the ranks and see them end, which they do by themselves after LIFE_SECONDS; where one fails, end the other."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("TORCH_DISTRIBUTED", "PYTEST"))
@@ -88,8 +89,8 @@ def run_programs(folder: Path) -> None:
             )
             started.callback(process.kill)
             processes.append(process)
-        for process in processes:
-            process.wait()
+        while None in (statuses := [process.poll() for process in processes]) and set(statuses) <= {None, 0}:
+            time.sleep(0.05)
 
 
 def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None:
@@ -198,6 +199,15 @@ def test_a_layer_with_collectives_of_its_own(ran):
 
 def test_a_join_leaves_torch_as_it_was(ran):
     assert ran["nothing_left_behind"] == [(True, True)] * WORLD_SIZE
+
+
+# The processes themselves.
+
+
+def test_a_callback_that_outlives_its_group_does_not_end_the_process(ran):
+    assert ran["callback_that_outlives_its_group"] == [2.0, 2.0]
+    assert list(PROGRAMS).index("callback_that_outlives_its_group") < len(PROGRAMS) - 1
+    ran[list(PROGRAMS)[-1]]
 
 
 # Buffers.
