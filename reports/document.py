@@ -287,6 +287,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """A choice of a schedule; or several in a row that took the default."""
+
+    first: int
+    """Which one it is, counted from 1."""
+    last: int
+    step: int
+    """Of the run, at the first."""
+    text: str
+    """What was chosen, as in "rank 0 receives from rank 3"."""
+    others: str = ""
+    """Whom else there was to choose, as in "ranks 1-3"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Where two runs part: the first event that is not the same in both."""
 
@@ -295,6 +310,10 @@ class Difference:
     passing: int | None
     text: str
     """What each did there."""
+    choices: tuple[Chosen, Chosen] | None = None
+    """What the run that failed chose first that the other did not, and what that chose; None if nobody looked."""
+    before: tuple[Chosen, ...] = ()
+    """The last of the choices before it, which are the same in both."""
 
     @property
     def sides(self) -> tuple[Line, Line]:

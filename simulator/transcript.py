@@ -37,6 +37,14 @@ class Choice(NamedTuple):
         """Who does something next: the one that runs, or the one that receives."""
         return self.point.who(self.chosen if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
+    @property
+    def text(self) -> str:
+        """What it means: who runs next, or whose message is taken."""
+        if self.point.kind is ChoiceKind.SOURCE:
+            return f"{self.leads_to} receives from rank {self.chosen}"
+        goes_on = self.leads_to == self.point.who(self.point.rank)
+        return f"{self.leads_to} {'goes on' if goes_on else 'runs'}"
+
     def __str__(self) -> str:
         """`0 > 2 of 0 1 2`: where rank 0 stood, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
         sign = ">" if self.point.kind is ChoiceKind.RANK else "<"

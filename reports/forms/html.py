@@ -12,7 +12,7 @@ from ddpsim.reports.document import Document, Run
 from ddpsim.reports.forms.legend import signs_of
 from ddpsim.reports.forms.opening import opening_of
 from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.parting import parting_of
+from ddpsim.reports.forms.parting import mark_text, marked_events, parting_of
 from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.wait_layout import pictures_of
@@ -42,14 +42,14 @@ SCRIPTS = (
 def to_html(document: Document) -> bytes:
     """The document as a page in UTF-8."""
     texts = Texts()
-    marked = _marked(document)
+    marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
         view_of(run, lanes, texts, marked=marked.get(index))
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
-    data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs}
+    data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",
         "document": document,
@@ -70,12 +70,3 @@ def _in_order(document: Document) -> list[tuple[int, Run]]:
     runs = list(enumerate(document.runs))
     failing = document.exploration.failing if document.exploration is not None else None
     return sorted(runs, key=lambda each: each[0] != failing)
-
-
-def _marked(document: Document) -> dict[int, int | None]:
-    """For the runs of an exploration, the event where they part."""
-    explored = document.exploration
-    if explored is None or explored.difference is None:
-        return {}
-    sides = ((explored.failing, explored.difference.failing), (explored.passing, explored.difference.passing))
-    return {run: event for run, event in sides if run is not None}

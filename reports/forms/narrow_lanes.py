@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -49,7 +50,14 @@ class _Row:
         return self.lane.is_culprit or bool({MISSING, ODD, *"123456789"} & set(self.cells))
 
 
-def narrow_lanes(run: Run, width: int, *, is_brief: bool = False) -> Text | None:
+class Marked(NamedTuple):
+    """An event that is pointed at, and what is said of it."""
+
+    event: int
+    text: str
+
+
+def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked | None = None) -> Text | None:
     """The lanes with a legend, in lines of at most so many columns; None for a run without calls.
 
     Brief ones, which stand below the diagnosis, do not say again what each rank waits in.
@@ -63,7 +71,10 @@ def narrow_lanes(run: Run, width: int, *, is_brief: bool = False) -> Text | None
     shown = _chosen(rows)
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
-    lines = [_head(columns, first, room), *(_line(row, first, room, _label_width(shown, width)) for row in shown)]
+    label_width = _label_width(shown, width)
+    lines = [_head(columns, first, room), *(_line(row, first, room, label_width) for row in shown)]
+    if marked is not None:
+        lines.append(_pointer(run, lanes, marked, first, label_width))
     if len(shown) < len(rows):
         lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
     seen = "".join(row.cells[first : first + room] for row in shown)
@@ -180,6 +191,15 @@ def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
     line = Text.assemble(label, "  ", cells, "  ", row.text)
     line.rstrip()
     return line
+
+
+def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: int) -> Text:
+    """A line below the lanes that points at the column of an event, with whose it is."""
+    who = run.events[marked.event].who
+    before = [item.column for item in lanes.items if item.event <= marked.event and lanes.lanes[item.lane].who == who]
+    column = (before[-1] if before else 0) - first
+    place = "<" if column < 0 else " " * column + "^"
+    return Text(f"{'':<{label_width}}  {place} {printable(str(who))}: {marked.text}", "bold")
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[Text]:

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from ddpsim.reports.document import Document, Exploration, Run
 from ddpsim.reports.forms.highlight import STYLES
-from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+from ddpsim.reports.forms.narrow_lanes import Marked, narrow_lanes
+from ddpsim.reports.forms.parting import mark_text, marked_events, parting_lines
 from ddpsim.reports.printable import printable, printable_lines
 
 WIDTH = 100
@@ -29,10 +30,14 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
     exploration = document.exploration
     if exploration is not None:
         yield _coloured(_exploration(exploration))
-    for run in document.runs:
+        if parting := parting_lines(document):
+            yield _coloured("\n".join(parting))
+    marked, text = marked_events(document), mark_text(document)
+    for index, run in enumerate(document.runs):
         head = _head(run)
         yield _coloured(f"--- {head}") if len(document.runs) > 1 else Text(head)
-        yield from _run(run, width)
+        event = marked.get(index)
+        yield from _run(run, width, None if event is None else Marked(event, text))
     if exploration is not None and exploration.conclusion:
         yield _coloured(exploration.conclusion)
 
@@ -40,14 +45,12 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
 def _exploration(exploration: Exploration) -> str:
     lines = [f"{exploration.verdict.value.upper()}  {exploration.program}", f"  {exploration.extent}"]
     lines += [f"  {outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes]
-    if exploration.difference is not None:
-        lines += ["", "  first difference", *(f"    {label}: {text}" for label, text in exploration.difference.sides)]
     return "\n".join(lines)
 
 
-def _run(run: Run, width: int) -> Iterator[Text]:
+def _run(run: Run, width: int, marked: Marked | None) -> Iterator[Text]:
     yield _coloured(run.text)
-    lanes = narrow_lanes(run, width)
+    lanes = narrow_lanes(run, width, marked=marked)
     if lanes is not None:
         yield lanes
     if run.events_left_out:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from ddpsim.reports.document import Difference, Document, Exploration, Outcome, Run
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
 from ddpsim.reports.making.result import events_left_out, run_of
 from ddpsim.reports.making.versions import environment
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
+from ddpsim.simulator.exploration.parting import Parting
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.transcript import event_text
+from ddpsim.simulator.transcript import Choice, event_text
+from ddpsim.simulator.wording import rank_list
+
+_MOST_BEFORE = 200
+"""So many rows of choices before the one that differs are kept."""
 
 
 def document_of_exploration(
-    explored: Explored, *, name: str = "", how: str = "", is_expected: bool | None = None, conclusion: str = ""
+    explored: Explored,
+    *,
+    name: str = "",
+    how: str = "",
+    is_expected: bool | None = None,
+    conclusion: str = "",
+    parting: Parting | None = None,
 ) -> Document:
-    """A document with the exploration and the runs that stand for it: one that failed, one that passed."""
+    """A document with the exploration and the runs that stand for it: one that failed, one that passed.
+
+    `parting` is where these two part, if it was looked for.
+    """
     runs: list[Run] = []
 
     def add(result: Result | None, which: str) -> int | None:
@@ -26,10 +44,10 @@ def document_of_exploration(
         return len(runs) - 1
 
     failing = add(explored.first_failure, "the first execution that failed")
-    passing = add(explored.first_pass, "the first execution that passed")
+    passing = add(explored.first_pass, "an execution that passed" if parting else "the first execution that passed")
     difference = None
     if explored.first_failure is not None and explored.first_pass is not None:
-        difference = difference_of(explored.first_failure.trace, explored.first_pass.trace)
+        difference = difference_of(explored.first_failure.trace, explored.first_pass.trace, parting)
     exploration = Exploration(
         program=name or explored.program,
         verdict=explored.verdict,
@@ -47,8 +65,8 @@ def document_of_exploration(
     return Document(exploration.program, tuple(runs), exploration, environment())
 
 
-def difference_of(failing: Trace, passing: Trace) -> Difference | None:
-    """The first event that two traces do not share; None if they are equal."""
+def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None) -> Difference | None:
+    """The first event that two traces do not share, with the choice that led there; None if they are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
     if shared is None:
@@ -56,7 +74,31 @@ def difference_of(failing: Trace, passing: Trace) -> Difference | None:
             return None
         shared = min(len(failing), len(passing))
     sides = [f"{which}: {_text(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
-    return Difference(_index(failing, shared), _index(passing, shared), "; ".join(sides))
+    found = Difference(_index(failing, shared), _index(passing, shared), "; ".join(sides))
+    return found if parting is None else _with_choices(found, parting)
+
+
+def _with_choices(difference: Difference, parting: Parting) -> Difference:
+    number = len(parting.before) + 1
+    choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
+    return replace(difference, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])
+
+
+def _rows(choices: Sequence[Choice]) -> Iterator[Chosen]:
+    """A row for each choice; those in a row that took the default share one."""
+    for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
+        numbered = list(same)
+        yield from [_chosen(numbered)] if is_default else (_chosen([each]) for each in numbered)
+
+
+def _chosen(numbered: Sequence[tuple[int, Choice]]) -> Chosen:
+    (first, choice), (last, _) = numbered[0], numbered[-1]
+    if first != last:
+        return Chosen(first, last, choice.point.number, "the default each time")
+    others = [choice.point.who(option) for option in choice.options if option != choice.chosen]
+    ranks = sorted(who.rank for who in others if not who.thread)
+    names = [*([rank_list(ranks)] if ranks else []), *(str(who) for who in others if who.thread)]
+    return Chosen(first, last, choice.point.number, choice.text, ", ".join(names))
 
 
 def _index(trace: Trace, index: int) -> int | None:

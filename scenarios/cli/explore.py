@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
+    from ddpsim.simulator.exploration.parting import Parting
 
 
 def explore(
@@ -92,6 +93,7 @@ def explore(
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.records.writing import RecordFolders
         from ddpsim.scenarios.running.exploring import explore_scenario
+        from ddpsim.scenarios.running.parting import with_closest_pass
         from ddpsim.scenarios.running.run_as import RunAs
 
     run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
@@ -117,8 +119,10 @@ def explore(
                 check_determinism=check_determinism,
                 on_progress=on_progress,
             )
+            output.show(f"{exploration}\n")
+            exploration, parting = with_closest_pass(exploration, own, chosen, transport=transport)
         how = by_text(chosen) + how_text(transport, policy, seed)
-        status = _told(scenario, chosen, exploration, how, reported)
+        status = _told(scenario, chosen, Explored(exploration, parting), how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
         leave_records(records, exploration.first_failure)
@@ -138,12 +142,23 @@ def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) ->
         )
 
 
-def _told(scenario: Scenario, engine: Engine, exploration: Exploration, how: str, report: Report) -> Status:
+class Explored(NamedTuple):
+    """What came of an exploration, and where what failed parts from what passed."""
+
+    exploration: Exploration
+    parting: Parting | None
+
+
+def _told(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:
     """Say what came of it, on the terminal and in the report."""
-    output.show(f"{exploration}\n")
-    status, text = _judgement(scenario.expected_by(engine), exploration)
+    status, text = _judgement(scenario.expected_by(engine), explored.exploration)
+    if explored.parting is not None:
+        from ddpsim.reports.forms.parting import parting_lines
+
+        lines = parting_lines(_document(scenario, explored, how, status, text))
+        output.show("\n".join([*lines, ""]))
     output.show(text)
-    report.add_exploration(lambda: _document(scenario, exploration, how, status, text))
+    report.add_exploration(lambda: _document(scenario, explored, how, status, text))
     return status
 
 
@@ -160,12 +175,17 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
     output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
 
 
-def _document(scenario: Scenario, exploration: Exploration, how: str, status: Status, conclusion: str) -> Document:
+def _document(scenario: Scenario, explored: Explored, how: str, status: Status, conclusion: str) -> Document:
     from ddpsim.reports.making.exploration import document_of_exploration
 
     is_expected = status is Status.AS_EXPECTED
     return document_of_exploration(
-        exploration, name=scenario.name, how=how, is_expected=is_expected, conclusion=conclusion
+        explored.exploration,
+        name=scenario.name,
+        how=how,
+        is_expected=is_expected,
+        conclusion=conclusion,
+        parting=explored.parting,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.reports.document import (
     Call,
+    Chosen,
     Difference,
     Document,
     Event,
@@ -181,6 +182,19 @@ def exploration(steps: int = 2) -> Document:
         difference=Difference(parted, parted, "failing: rank 1 returns; passing: rank 0 issues all_reduce"),
     )
     return Document("story", runs, exploration=explored)
+
+
+def parted(before: int = 6) -> Document:
+    """The same, with the choices: so many that took something else than the default, after ten that took it."""
+    made = exploration()
+    assert made.exploration is not None
+    assert made.exploration.difference is not None
+    rows = [Chosen(1, 10, 0, "the default each time")]
+    rows += [Chosen(number, number, number, "rank 2 runs", "ranks 0, 1") for number in range(11, 11 + before)]
+    number = 11 + before
+    sides = Chosen(number, number, number, "rank 1 goes on"), Chosen(number, number, number, "rank 0 runs")
+    difference = replace(made.exploration.difference, choices=sides, before=tuple(rows))
+    return replace(made, exploration=replace(made.exploration, difference=difference))
 
 
 def without_trace() -> Document:

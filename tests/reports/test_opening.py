@@ -16,7 +16,7 @@ from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.near_misses import near_misses
 from ddpsim.simulator.events import EventKind
 from tests.reports.examples import MISSING, document, run_of
-from tests.reports.made import Story, call, exploration, missing_rank
+from tests.reports.made import Story, call, exploration, missing_rank, parted
 
 
 def present(run, finding=0):
@@ -139,6 +139,26 @@ def test_where_two_runs_part_each_side_has_its_line_and_what_follows():
     # The call of made.py has no source of its own in the run that passed: a name and a line are enough.
     assert [side.site and side.site.short for side in parting.sides] == [None, "train.py:2"]
     assert parting_of(document(MISSING)) is None
+
+
+def test_the_choices_before_the_one_that_differs_are_folded_away_and_it_opens_each_side():
+    page = to_html(parted()).decode()
+    assert page.count('<details class="choices"><summary>the 16 choices before it, the same in both</summary>') == 1
+    assert "A run that passes is the same up to choice 17, which comes after " in page
+    for label, chosen, event in [
+        ("failing", "rank 1 goes on", "rank 1 returns"),
+        ("passing", "rank 0 runs", "rank 0 issues all_reduce"),
+    ]:
+        lines = [
+            f'<p class="line-of"><span>{word}</span> <bdi>{text}</bdi></p>'
+            for word, text in ((label, chosen), ("then", event))
+        ]
+        assert re.search(r"\s*".join(map(re.escape, lines)), page), label
+    assert '"mark":"here they part, choice 17"' in page
+    plain = to_html(exploration()).decode()
+    assert 'class="choices"' not in plain
+    assert "What differs first between a run that failed and one that passed comes after" in plain
+    assert '"mark":"here they part"' in plain
 
 
 def long_run(steps):

@@ -17,7 +17,7 @@ from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
-from tests.reports.made import Story, call, exploration
+from tests.reports.made import Story, call, exploration, parted
 
 
 def lanes(name, width=120):
@@ -161,6 +161,40 @@ def test_the_order_of_a_report():
     assert conclusion == "as expected: fail\n"
 
 
+def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_the_lanes():
+    lines = text_of(parted(), 100).plain.splitlines()
+    start = lines.index("what differs  choice 17 at step 17, after 16 that are the same")
+    assert lines[start + 1 : start + 10] == [
+        "  before   ...",
+        *(f"  before   {number}  rank 2 runs" for number in (13, 14, 15, 16)),
+        "  failing  17  rank 1 goes on",
+        "  then     rank 1 returns",
+        "  passing  17  rank 0 runs",
+        "  then     rank 0 issues all_reduce",
+    ]
+    marks = [(lines[index - 1], line) for index, line in enumerate(lines) if line.endswith("here they part, choice 17")]
+    # In the run that failed the event is the return of rank 1, after two calls; in the other, its third call.
+    (above, passed), (_, failed) = marks
+    assert above.startswith("rank 3  ")
+    assert passed == "          ^ rank 0: here they part, choice 17"
+    assert failed == "         ^ rank 1: here they part, choice 17"
+    assert [line for line in text_of(parted(2), 100).plain.splitlines() if line.startswith("  before ")] == [
+        "  before   1 to 10  the default each time",
+        "  before   11       rank 2 runs",
+        "  before   12       rank 2 runs",
+    ]
+
+
+def test_what_is_marked_left_of_the_columns_that_are_shown_is_pointed_to():
+    made = exploration(steps=200)
+    lines = text_of(dataclasses.replace(made, exploration=_parted_at_once(made.exploration)), 60).plain.splitlines()
+    assert sum(line.endswith("  < rank 0: here they part") for line in lines) == 2
+
+
+def _parted_at_once(explored):
+    return dataclasses.replace(explored, difference=dataclasses.replace(explored.difference, failing=0, passing=0))
+
+
 def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     made = exploration()
     concluded = dataclasses.replace(made.exploration, conclusion="as expected")
@@ -168,7 +202,7 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     assert lines[:8] == [
         *("FAIL  story", "  1,234 executions, all there are"),
         *("     1200  pass", "       34  fail  deadlock.missing_rank rank 1"),
-        *("", "  first difference", "    failing: rank 1 returns", "    passing: rank 0 issues all_reduce"),
+        *("", "what differs", "  failing  rank 1 returns", "  passing  rank 0 issues all_reduce"),
     ]
     assert [line for line in lines if line.startswith("--- ")] == ["--- story  world size 4"] * 2
     assert lines[-1] == "as expected"

@@ -98,3 +98,25 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
     assert (status, err.partition(", with")[0]) == (2, "ddpsim: output is 'other.toml', beside --check-determinism")
     assert not (tmp_path / "other.toml").exists()
+
+
+def test_the_choice_that_decides_is_told_with_a_run_that_passes(explore, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(RACY)
+    status, out, _ = explore("own.py:racy", "--world-size", "3", "--report", "found")
+    assert status == Status.OTHERWISE
+    _, _, told = out.partition("\nwhat differs  choice ")
+    lines = told.splitlines()
+    assert [line for line in lines if line.startswith(("  failing ", "  passing "))] != []
+    replay = next(line for line in lines if line.startswith("  replay  "))
+    assert main(replay.split()[2:]) == Status.AS_EXPECTED  # it passes
+    assert "here they part, choice " in (tmp_path / "found" / "report.txt").read_text()
+    capsys.readouterr()
+    status, out, _ = explore("own.py:racy", "--world-size", "3", "--policy", "random", "--seed", "4")
+    assert ("what differs" in out) == (status == Status.OTHERWISE)
+
+
+@pytest.mark.parametrize("words", [("send-send",), ("send-send", "--policy", "random"), ("send-send-repaired",)])
+def test_where_every_schedule_comes_to_the_same_nothing_differs(explore, words):
+    _, out, _ = explore(*words, "--executions", "3")
+    assert "what differs" not in out

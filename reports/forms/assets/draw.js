@@ -209,7 +209,7 @@ class Drawing {
     const y = geometry.y(run.eventLane[run.marked]);
     const half = Math.max(7, geometry.radius * 1.6);
     const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
-    return [box, svg("text", { class: "word parting-word", x: x - half, y: y + half + 11 }, "here they part")];
+    return [box, svg("text", { class: "word parting-word", x: x - half, y: y + half + 11 }, DATA.mark)];
   }
 
   /** @param {number} cell @param {Pen} pen @param {SVGElement[]} single */

@@ -1,0 +1,89 @@
+"""What differs between an execution that failed and one that passes: one choice, which decides."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Schedule, Verdict, simulate
+from ddpsim.simulator.exploration.parting import closest_pass
+from ddpsim.simulator.policies.replay import Replay
+
+
+def collect(rank):
+    """Rank 0 takes the last rank for the last to come."""
+    if rank > 0:
+        dist.send(torch.tensor(rank), dst=0)
+        return
+    sender = 0
+    while sender != dist.get_world_size() - 1:
+        sender = dist.recv(torch.tensor(0))
+
+
+def never(rank):
+    """Rank 1 does not come."""
+    if rank != 1:
+        dist.barrier()
+
+
+class Runs:
+    """Runs a program under choices, and counts how often."""
+
+    def __init__(self, program):
+        self.program = program
+        self.ranks = 4
+        self.count = 0
+
+    def __call__(self, choices):
+        self.count += 1
+        policy = Replay(Schedule(tuple(choices)), keeps_choices=True)
+        return simulate(self.program, self.ranks, policy=policy), policy.choices
+
+
+def drawn(program, verdict, seed=0):
+    """The first run from a seed on that comes to a verdict."""
+    return next(
+        result
+        for number in range(seed, seed + 50)
+        if (result := simulate(program, 4, policy="random", seed=number)).verdict is verdict
+    )
+
+
+def padded(choices, length):
+    return (*choices, *(0,) * length)[:length]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 13])
+@pytest.mark.parametrize("has_passed", [True, False], ids=["passed", "default"])
+def test_two_schedules_drawn_apart_are_brought_to_differ_in_one_choice_that_decides(seed, has_passed):
+    failing = drawn(collect, Verdict.FAIL, seed)
+    passing = drawn(collect, Verdict.PASS, seed) if has_passed else None
+    runs = Runs(collect)
+    found, parting = closest_pass(failing, passing, runs)
+    number, failed = len(parting.before), failing.schedule.choices
+    taken = found.schedule.choices
+    assert found.verdict is Verdict.PASS
+    assert padded(taken, number) == padded(failed, number) == tuple(each.taken for each in parting.before)
+    assert (parting.failing.taken, parting.passing.taken) == (failed[number], padded(taken, number + 1)[number])
+    assert parting.failing.point == parting.passing.point
+    assert parting.failing.options == parting.passing.options
+    # The same with the failing one's choice there does not pass: it is that choice.
+    others = padded(() if passing is None else passing.schedule.choices, 100)[number + 1 :]
+    assert runs((*failed[: number + 1], *others))[0].verdict is Verdict.FAIL
+    assert runs.count <= 2 + len(bin(len(failed)))  # by halves
+
+
+def test_what_fails_whatever_is_chosen_has_nothing_to_be_compared_with():
+    failing = drawn(never, Verdict.FAIL, 3)
+    runs = Runs(never)
+    assert closest_pass(failing, None, runs) is None
+    assert runs.count == 1
+    for default in (simulate(never, 4), simulate(never, 4, policy=Replay(Schedule()))):  # one notes its choices, all 0
+        assert closest_pass(default, None, runs) is None
+    assert runs.count == 1
+
+
+def test_a_program_that_does_not_repeat_itself_is_not_compared():
+    failing = drawn(collect, Verdict.FAIL)
+    runs = Runs(lambda rank: None)
+    runs.ranks = 1  # nobody else is there, so nothing is left to choose
+    assert closest_pass(failing, None, runs) is None
