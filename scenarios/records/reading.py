@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.scenarios.records.files import Source, pieces, sources
-from ddpsim.simulator.records.entries import EntriesReader
-from ddpsim.simulator.records.forms import EXPECTED, looks_like_record, read
+from ddpsim.simulator.imports import without_collections
+from ddpsim.simulator.records.forms import EXPECTED, JobReader, looks_like_record
 from ddpsim.simulator.records.record import RankRecord, RecordError
 from ddpsim.simulator.wording import listed
 
 _BYTES_OF_PROCESS = 2**24
 """A process more reads sooner than this one if it has so much to read."""
 _MOST_PROCESSES = 8
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of values are made and none is garbage: looking for some again and again takes most of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +37,7 @@ def found_in(paths: Sequence[str]) -> Found:
     In a folder or an archive, what is no record is passed over. Raises RecordError if a file that was named is none, or
     if there is no record at all.
     """
-    with _without_collector():
+    with without_collections():
         parts = _shared_out(list(sources(paths)))
         if len(parts) == 1:
             read_parts = [_read(parts[0])]
@@ -90,14 +76,14 @@ def _size(source: Source) -> int:
 
 
 def _read(part: Sequence[Source]) -> Found:
-    entries = EntriesReader()
+    job = JobReader()
     records, left_out, others = [], [], 0
     for piece in (piece for source in part for piece in pieces(source)):
         if not piece.is_named and not looks_like_record(piece.data):
             others += 1
             continue
         try:
-            records.append(read(piece.data, piece.path, entries))
+            records.append(job.read(piece.data, piece.path))
         except RecordError as error:
             if piece.is_named:
                 raise RecordError(f"{piece.path}: {error}") from error

@@ -35,7 +35,7 @@ _MOST_ENTRIES = 2**22
 _MOST_FRAMES = 256
 _MOST_NUMBERS = 2**24
 """Of all sizes in a dump: a few bytes of a pickle can name one list again and again."""
-_COMPARED = (
+COMPARED = (
     "record_id",
     "collective_seq_id",
     "p2p_seq_id",
@@ -113,7 +113,7 @@ class EntriesReader:
         if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
             what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
             raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
-        rows, grouped = _rows(entries), _grouped(entries)
+        rows, grouped = rows_of(entries), _grouped(entries)
         if rows is None or grouped is None:
             return self._read_anew(entries).found
         groups, pattern = grouped
@@ -149,10 +149,10 @@ def label(name: str, description: str) -> str:
     return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
 
 
-def _rows(entries: Sequence[Any]) -> list[Any] | None:
+def rows_of(entries: Sequence[Any]) -> list[Any] | None:
     """The compared fields of each entry; None where some entry lacks one, as those of older versions do."""
     try:
-        return list(map(itemgetter(*_COMPARED), entries))
+        return list(map(itemgetter(*COMPARED), entries))
     except (KeyError, TypeError):
         return None
 
@@ -194,7 +194,7 @@ def _check_numbers(entries: Sequence[Any]) -> None:
 
 def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
     """The lines of each step. A stack is looked at once: recorders write equal ones as the same frames."""
-    stacks = _stacks(entries)
+    stacks = stacks_of(entries)
     if not any(stacks):
         return ()
     frames = [tuple(map(id, stack)) for stack in stacks]
@@ -202,7 +202,7 @@ def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, S
     return tuple([sites[frames[place]] for place in places])
 
 
-def _stacks(entries: Sequence[Any]) -> list[Sequence[Any]]:
+def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
     """The frames of each entry; of what is no list, none."""
     stacks = [entry.get("frames", ()) for entry in entries]
     if set(map(type, stacks)) <= {list, tuple} and max(map(len, stacks), default=0) <= _MOST_FRAMES:

@@ -8,7 +8,7 @@ has timed out "retired", as it does what is complete. What the entries are is to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -42,14 +42,14 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
-def read(value: Any, source: str, entries: EntriesReader | None = None) -> RankRecord:
-    """The record in a dump, unpickled or parsed; `entries` reads those of all dumps of a job.
+def read(value: Any, source: str, found_in: Callable[[Any], Found] | None = None) -> RankRecord:
+    """The record in a dump, unpickled or parsed; `found_in` says what its entries come to.
 
     Raises RecordError for one that is damaged, or of another version.
     """
     is_known = _is_known_version(value)
     try:
-        record = _record(_converted(value), source, entries or EntriesReader())
+        record = _record(_converted(value), source, found_in or EntriesReader().read)
     except RecordError as error:
         if is_known:
             raise
@@ -85,10 +85,10 @@ def _is_known_version(value: dict[str, Any]) -> bool:
     return version.startswith("2.")
 
 
-def _record(dump: _Dump, source: str, entries: EntriesReader) -> RankRecord:
+def _record(dump: _Dump, source: str, found_in: Callable[[Any], Found]) -> RankRecord:
     members = {label(group.name or name, group.desc): _ranks(group) for name, group in dump.pg_config.items()}
     members = {label: ranks for label, ranks in members.items() if ranks}
-    found = entries.read(dump.entries)
+    found = found_in(dump.entries)
     rank = _rank_of_communicators(dump.nccl_comm_state, members)
     rank = _rank_of_messages(found, members) if rank is None else rank
     rank = rank_in(source) if rank is None else rank

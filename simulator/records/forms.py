@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from ddpsim.simulator.records import clog, flight_recorder, plain_pickle, salvage
-from ddpsim.simulator.records.entries import EntriesReader
-from ddpsim.simulator.records.record import RankRecord, RecordError
+from ddpsim.simulator.records.entries import EntriesReader, Found
+from ddpsim.simulator.records.record import Course, RankRecord, RecordError
+from ddpsim.simulator.records.templates import Template, template_of
 from ddpsim.simulator.records.texts import plain
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
+_MOST_TEMPLATES = 8
+"""So many are tried: making one takes as long as reading ten dumps."""
 
 
 def looks_like_record(data: bytes) -> bool:
@@ -19,21 +23,63 @@ def looks_like_record(data: bytes) -> bool:
     return data.startswith(b"\x80") or clog.is_log(data) or data.lstrip()[:1] == b"{"
 
 
-def read(data: bytes, source: str, entries: EntriesReader | None = None) -> RankRecord:
-    """The record in a file, whose path may say its rank; `entries` reads those of all of a job. Raises RecordError."""
-    if clog.is_log(data):
-        return clog.read(data, source)
-    is_cut = False
-    if data.startswith(b"\x80"):
-        value, is_cut = _unpickled(data)
-    elif data.lstrip()[:1] == b"{":
-        value = _parsed(data)
-    else:
+def read(data: bytes, source: str, job: JobReader | None = None) -> RankRecord:
+    """The record in a file, whose path may say its rank; `job` has read others before. Raises RecordError."""
+    return (job or JobReader()).read(data, source)
+
+
+class JobReader:
+    """Reads the records of a job, one after another: what most of them have alike it reads once."""
+
+    def __init__(self, most_templates: int = _MOST_TEMPLATES) -> None:
+        self._entries = EntriesReader()
+        self._courses: set[Course] = set()
+        self._templates: list[Template] = []
+        """The one that fitted last stands first."""
+        self._untried = most_templates
+
+    def read(self, data: bytes, source: str) -> RankRecord:
+        """The record in a file, whose path may say its rank. Raises RecordError."""
+        if clog.is_log(data):
+            return clog.read(data, source)
+        if data.startswith(b"\x80"):
+            return self._of_pickle(data, source)
+        if data.lstrip()[:1] == b"{":
+            return self._of_dump(_parsed(data), source)
         raise RecordError("an empty file" if not data else f"a file that is no record, expected {EXPECTED}")
-    if not flight_recorder.is_dump(value):
-        raise RecordError(f"plain values without version and entries, expected {EXPECTED}")
-    record = flight_recorder.read(value, source, entries)
-    return replace(record, is_cut=True) if is_cut else record
+
+    def _of_pickle(self, data: bytes, source: str) -> RankRecord:
+        known = self._known(data)
+        if known is not None:
+            return flight_recorder.read(known[0], source, lambda _: known[1])
+        value, is_cut = _unpickled(data)
+        record = self._of_dump(value, source)
+        if is_cut:
+            return replace(record, is_cut=True)
+        self._learn(data, value, record.course)
+        return record
+
+    def _known(self, data: bytes) -> tuple[Any, Found] | None:
+        for index, template in enumerate(self._templates):
+            read = template.read(data)
+            if read is not None:
+                self._templates.insert(0, self._templates.pop(index))
+                return read
+        return None
+
+    def _of_dump(self, value: object, source: str) -> RankRecord:
+        if not flight_recorder.is_dump(value):
+            raise RecordError(f"plain values without version and entries, expected {EXPECTED}")
+        return flight_recorder.read(value, source, self._entries.read)
+
+    def _learn(self, data: bytes, value: Any, course: Course) -> None:
+        """Make a template of a pickle whose entries are those of one before: more like it may follow."""
+        if course not in self._courses:
+            self._courses.add(course)
+        elif self._untried and course.steps:
+            self._untried -= 1
+            template = template_of(data, value, self._entries.read(value["entries"]))
+            self._templates += [] if template is None else [template]
 
 
 def _unpickled(data: bytes) -> tuple[object, bool]:

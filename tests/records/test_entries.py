@@ -5,7 +5,7 @@ import pytest
 from ddpsim.scenarios.records import reading
 from ddpsim.simulator.records import entries as module
 from ddpsim.simulator.records.entries import EntriesReader
-from ddpsim.simulator.records.forms import read
+from ddpsim.simulator.records.forms import JobReader, read
 from ddpsim.simulator.records.record import RecordError
 from tests.records.dumps import call, job, pickled, written
 
@@ -13,8 +13,8 @@ DONE, HUNG = call(), call(line=21, state="started")
 
 
 def records(dumps):
-    entries = EntriesReader()
-    return [read(pickled(each), f"rank_{rank}", entries) for rank, each in dumps.items()]
+    reader = JobReader()
+    return [read(pickled(each), f"rank_{rank}", reader) for rank, each in dumps.items()]
 
 
 def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_their_own():
