@@ -108,14 +108,21 @@ class Parallelism(Enum):
     PIPELINE = "pipeline"
     DTENSOR = "DTensor"
     CHECKPOINT = "checkpoint"
+    OPTIMIZER = "optimizer"
+    NORM = "gradient norm"
+
+
+COLLECTS_STATE = "consolidate_state_dict()"
+"""The action of an optimizer whose ranks send each other their parts of its state."""
 
 
 class Part(NamedTuple):
-    """What exactly of FSDP2, a pipeline, a DTensor or a checkpoint a call is."""
+    """What exactly of FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer a call is."""
 
     parallelism: Parallelism
     what: str
-    """`unit "layers.0"`, `activations of micro-batch 2`, `Shard(0) -> Replicate`, `step "plan"`."""
+    """`unit "layers.0"`, `activations of micro-batch 2`, `Shard(0) -> Replicate`, `step "plan"`,
+    `ZeroRedundancyOptimizer(Adam)`."""
     action: str = ""
     """`all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
@@ -138,7 +145,8 @@ class Part(NamedTuple):
 class Origin(NamedTuple):
     """What a call belongs to: the user's program, or a DDP wrapper with its phase, bucket and step.
 
-    What the program has torch do by FSDP2, a pipeline, DTensors or checkpoints is the user's, and `part` tells it.
+    What the program has torch do by FSDP2, a pipeline, DTensors, checkpoints or optimizers is the user's, and `part`
+    tells it.
     """
 
     phase: Phase = Phase.USER

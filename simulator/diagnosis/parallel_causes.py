@@ -1,4 +1,4 @@
-"""Which cause applies to calls of FSDP2, pipelines, DTensors and checkpoints, that met and disagree or that wait.
+"""Which cause applies to calls of FSDP2, pipelines, DTensors, checkpoints and optimizers, that disagree or that wait.
 
 What is asked first is what is certain: a checkpoint's thread, what a unit reduces, then what met what.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpsim.simulator.calls import Call, Parallelism
+from ddpsim.simulator.calls import COLLECTS_STATE, Call, Parallelism
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.wording import Line, listed, rank_list
@@ -20,17 +20,25 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
         return []
     if Parallelism.CHECKPOINT in kinds:
         return _with_checkpoint(calls)
+    for kind in (Parallelism.OPTIMIZER, Parallelism.NORM):
+        if kind in kinds and len(kinds) > 1:
+            return _meets(kind, calls)
     others = [call for call in calls if _kind(call) is None]
     if others:
         cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
-        return cause.lines(who=_ranks(others), operation=" and ".join(dict.fromkeys(c.operation for c in others)))
+        return cause.lines(who=_ranks(others), operation=_operations(others))
     who = "some ranks" if who == "each rank" else who
     if kinds == {Parallelism.FSDP}:
         return _between_units(calls, code, who)
     if len(kinds) > 1:
         return Cause.OTHER_BRANCH.lines(who=who)
     differ = len({call.origin.part and call.origin.part[:3] for call in calls}) > 1
-    return Cause.OTHER_REDISTRIBUTION.lines(who=who) if differ else []
+    if kinds == {Parallelism.OPTIMIZER}:
+        is_other = differ or code is Code.MISMATCH_ORIGIN
+        return (Cause.OTHER_BRANCH if is_other else Cause.OPTIMIZERS_DIFFER).lines(who=who)
+    if differ:
+        return Cause.OTHER_REDISTRIBUTION.lines(who=who)
+    return Cause.NORM_OF_OTHERS.lines(who=who) if kinds == {Parallelism.NORM} else []
 
 
 def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
@@ -47,8 +55,9 @@ def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
 def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
     """The same for calls that some ranks never come to; `is_alone` says that those who wait are to blame."""
     kinds = {_kind(call) for call in calls}
-    if kinds == {Parallelism.FSDP}:
-        return (Cause.UNITS_ALONE if is_alone else Cause.UNITS_WITHOUT_RANK).lines(who=missing)
+    for kind, (alone, without) in _TAKE_EVERY_RANK.items():
+        if kinds == {kind}:
+            return (alone if is_alone else without).lines(who=missing)
     if kinds == {Parallelism.PIPELINE}:
         return Cause.STAGES_STOPPED.lines(who=missing)
     if kinds == {Parallelism.CHECKPOINT}:
@@ -61,12 +70,34 @@ def advise_cycle(calls: Sequence[Call]) -> list[Line]:
     return Cause.STAGES_DISAGREE.lines() if {_kind(call) for call in calls} == {Parallelism.PIPELINE} else []
 
 
+_TAKE_EVERY_RANK = {
+    Parallelism.FSDP: (Cause.UNITS_ALONE, Cause.UNITS_WITHOUT_RANK),
+    Parallelism.OPTIMIZER: (Cause.OPTIMIZER_ALONE, Cause.FEWER_OPTIMIZER_STEPS),
+    Parallelism.NORM: (Cause.NORM_ALONE, Cause.NORM_WITHOUT_RANK),
+}
+"""Why calls wait: because only those who wait make them, or because somebody has left them out."""
+
+
 def _kind(call: Call) -> Parallelism | None:
     return None if call.origin.part is None else call.origin.part.parallelism
 
 
 def _ranks(calls: Iterable[Call]) -> str:
     return rank_list(call.rank for call in calls)
+
+
+def _operations(calls: Iterable[Call]) -> str:
+    return " and ".join(dict.fromkeys(call.operation for call in calls))
+
+
+def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
+    """For some of a kind, which sums a norm or sends what an optimizer has, and others that are not."""
+    others = [call for call in calls if _kind(call) is not kind]
+    actions = {call.origin.part.action for call in calls if call.origin.part is not None}
+    cause = Cause.STATE_MEETS_CALL if COLLECTS_STATE in actions else Cause.OPTIMIZER_MEETS_CALL
+    if kind is Parallelism.NORM:
+        cause = Cause.NORM_MEETS_CALL
+    return cause.lines(who=_ranks(others), operation=_operations(others))
 
 
 def _with_checkpoint(calls: Sequence[Call]) -> list[Line]:

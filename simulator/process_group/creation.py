@@ -168,7 +168,7 @@ class GroupMaker:
 
     def optimizer_step_done(self, rank: int, optimizer: Optimizer) -> None:
         """Count the step for what it has updated."""
-        self._trackers[rank].unit_steps.optimizer_stepped(optimizer)
+        self._trackers[rank].optimizer_stepped(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
 from ddpsim.simulator.kernel.requests import Note
+from ddpsim.simulator.process_group.optimizer_parts import OptimizerSteps
 from ddpsim.simulator.process_group.parallelism import Messages, UnitSteps
 from ddpsim.simulator.process_group.phases import (
     PhaseTable,
@@ -51,6 +53,7 @@ class OriginTracker:
         "_wrappers",
         "coordinates",
         "messages",
+        "optimizer_steps",
         "unit_steps",
         "user_frame",
     )
@@ -65,6 +68,7 @@ class OriginTracker:
         """Of the call that was located last, until its tensors are named."""
         self.messages = Messages()
         self.unit_steps = UnitSteps()
+        self.optimizer_steps = OptimizerSteps()
         self.coordinates = ""
         """Where the rank stands in the program's device mesh."""
 
@@ -136,8 +140,8 @@ class OriginTracker:
         if reading.joining is not None:
             self._notice_join(reading.joining)
         if reading.phase is None and reading.part is not None:
-            step = self.unit_steps.of(reading.stepped)
-            return Origin(step=step, parameters=reading.parameters, part=reading.part)
+            shadow = reading.has_joined is not None
+            return Origin(step=self._step_of(reading), shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
@@ -154,6 +158,17 @@ class OriginTracker:
         else:
             origin = _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
         return origin._replace(by_hook=True) if reading.is_hooks else origin
+
+    def _step_of(self, reading: Reading) -> int | None:
+        stepped = reading.stepped
+        if isinstance(stepped, Optimizer):
+            return self.optimizer_steps.of(stepped)
+        return self.unit_steps.of(stepped) if reading.step is None else reading.step
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Count the step for the optimizer, and for the units that it has updated."""
+        self.optimizer_steps.optimizer_stepped(optimizer)
+        self.unit_steps.optimizer_stepped(optimizer)
 
     def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
         """The Reducer reduces its buckets, then the map of parameters used."""

@@ -107,12 +107,14 @@ def _on_dimension(mesh: Any, index: Any) -> str:
 
 
 def _placement(placement: Any) -> str:
-    """`Shard(0)`, `Replicate` or `Partial(sum)`; other kinds as torch prints them."""
+    """`Shard(0)`, `Replicate`, `Partial(sum)` or `Partial(2-norm)`; other kinds as torch prints them."""
     kind = type(placement).__name__
     if kind == "Shard":
         return f"Shard({placement.dim})"
     if kind == "Partial":
         return f"Partial({placement.reduce_op})"
+    if kind == "_NormPartial":
+        return f"Partial({placement.norm_type:g}-norm)"
     return kind if kind == "Replicate" else str(placement)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from types import CodeType, FrameType
 
 from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.process_group.optimizer_parts import OPTIMIZERS
 from ddpsim.simulator.process_group.parallelism import PARALLELISM
 from ddpsim.simulator.process_group.reading import Reader, Reading
 from ddpsim.simulator.runtime.call_sites import is_users
@@ -71,7 +72,7 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
-    reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name))
+    reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
     return reader or (user_runs if is_users(frame.f_code) else says_nothing)
 
 

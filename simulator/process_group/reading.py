@@ -40,7 +40,9 @@ class Reading:
     parameters: tuple[str, ...] = ()
     """Names of the parameters that such a part moves."""
     stepped: Any = None
-    """A parameter by whose updates the steps of the part are counted."""
+    """A parameter by whose updates the steps of the part are counted, or an optimizer by its own."""
+    step: int | None = None
+    """The step of the part, where torch counts it."""
     is_complete: bool = False
     """The frames further out have nothing to add."""
 

@@ -2,6 +2,7 @@
 
 import bdb
 import inspect
+import linecache
 import os
 import pdb
 import re
@@ -57,17 +58,21 @@ def line_of(function, text):
 FILE = os.path.relpath(__file__)
 CALL = line_of(adds_up, "all_reduce")
 HERE = f"test_breakpoints.py:{CALL}"
+STOP = CALL - (sys.version_info >= (3, 13))
+"""Where pdb stops for `breakpoint()`: at the line after it, and from Python 3.13 on at its own."""
+LINE = linecache.getline(__file__, STOP).rstrip()
+AT_STOP = LINE.strip()
 WAITS = f'waits in all_reduce #0  SUM int64[]  group "default"  {HERE}  arrived 0, 1 · missing 2, 3'
 
 
 SESSIONS = {
-    "place": (["c"], [f"test_breakpoints.py({CALL})adds_up()\n-> dist.all_reduce(total)\n(rank 2) c"]),
+    "place": (["c"], [f"test_breakpoints.py({STOP})adds_up()\n-> {AT_STOP}\n(rank 2) c"]),
     "value": (["p total", "c"], ["(rank 2) p total\ntensor(2)\n"]),
     "rank": (["p dist.get_rank(), dist.get_world_size()", "c"], ["(2, 4)"]),
     "change": (["!total += 10", "p total", "c"], ["tensor(12)"]),
-    "next": (["n", "p total", "c"], ["-> return total.item()\n(rank 2) p total\ntensor(6)"]),
-    "where": (["w", "c"], [f"(rank 2) w\n> {FILE}({CALL})adds_up()\n-> dist.all_reduce(total)\n(rank 2)"]),
-    "list": (["l", "c"], [f"{CALL}  ->\t    dist.all_reduce(total)"]),
+    "next": ([*["n"] * (CALL - STOP), "n", "p total", "c"], ["-> return total.item()\n(rank 2) p total\ntensor(6)"]),
+    "where": (["w", "c"], [f"(rank 2) w\n> {FILE}({STOP})adds_up()\n-> {AT_STOP}\n(rank 2)"]),
+    "list": (["l", "c"], [f"{STOP}  ->\t{LINE}"]),
     "ranks": (
         ["ranks", "c"],
         [f"rank 0  {WAITS}", f"rank 1  {WAITS}", "rank 2  stands here", HERE, "rank 3  can go on"],
@@ -87,7 +92,7 @@ SESSIONS = {
     "and back": (["rank 0", "rank 2", "p rank", "c"], ["(rank 0) rank 2\n> ", "(rank 2) p rank\n2\n"]),
     "from one to one": (["rank 0", "rank 1", "p rank * 7", "rank 2", "c"], ["(rank 1) p rank * 7\n7\n"]),
     "next elsewhere": (["rank 0", "n", "p rank", "c"], ["-> return total.item()\n(rank 0) p rank\n0\n"]),
-    "itself": (["rank 2", "c"], [f"(rank 2) rank 2\n> {FILE}({CALL})adds_up()"]),
+    "itself": (["rank 2", "c"], [f"(rank 2) rank 2\n> {FILE}({STOP})adds_up()"]),
     "raises": (["p 1 / 0", "p total", "c"], ["*** ZeroDivisionError: division by zero\n(rank 2) p total\ntensor(2)"]),
     "communicates": (["dist.barrier()", "p total", "c"], ["what was typed in a debugger communicates", "tensor(2)"]),
     "communicates elsewhere": (

@@ -1,4 +1,4 @@
-"""Causes: FSDP2, pipelines, DTensors, checkpoints (mismatch.*, deadlock.*)."""
+"""Causes: FSDP2, pipelines, DTensors, checkpoints, optimizers (mismatch.*, deadlock.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Made, Messages, Nothing, Par
 
 
 class Parallelism:
-    """FSDP2, pipelines, DTensors, checkpoints (mismatch.*, deadlock.*)."""
+    """FSDP2, pipelines, DTensors, checkpoints, optimizers (mismatch.*, deadlock.*)."""
 
     UNUSED_IN_UNIT = about(Parameters)(
         "{who} {has} no gradient for {parameters} in this step, and a unit reduces only the gradients that there "
@@ -81,4 +81,44 @@ class Parallelism:
         "saving and loading a distributed checkpoint takes every rank, and only {who} came to it",
         "call save and load on every rank: each writes its own part; for a file of one rank use torch.save, or "
         "no_dist=True",
+    )
+    OPTIMIZER_MEETS_CALL = about(Made)(
+        "{who} came to {operation} where the others step an optimizer that sends its updates between ranks: a step "
+        "that only some ranks make, or a loop that ends earlier",
+        "step the optimizer on every rank or on none: share what decides by an all_reduce(MIN) of a flag",
+    )
+    STATE_MEETS_CALL = about(Made)(
+        "{who} came to {operation} where the others collect the state of a sharded optimizer, which takes every rank",
+        "call consolidate_state_dict on every rank, and state_dict and the save on the one that it collects for",
+    )
+    OPTIMIZERS_DIFFER = about(Ranks)(
+        "{who} {has} given the optimizer other parameters, or in another order, and it deals them out to the ranks by "
+        "their sizes and order",
+        "make the optimizer with the same parameters in the same order on every rank",
+    )
+    FEWER_OPTIMIZER_STEPS = about(Ranks)(
+        "{who} made fewer steps of the optimizer than the others, or left out collecting its state, and each takes "
+        "every rank: it sends what ranks have updated to the others",
+        "step the optimizer as often on every rank: share what decides by an all_reduce(MIN) of a flag",
+    )
+    OPTIMIZER_ALONE = about(Ranks)(
+        "{who} stepped the optimizer, or collected its state, alone, and each takes every rank",
+        "step the optimizer, and call consolidate_state_dict, on every rank",
+    )
+    NORM_MEETS_CALL = about(Made)(
+        "{who} came to {operation} where the others sum the norm of gradients that lie in shards: clipping takes every "
+        "rank",
+        "clip on every rank or on none: share what decides by an all_reduce(MAX) of a flag",
+    )
+    NORM_OF_OTHERS = about(Ranks)(
+        "{who} {has} gradients of other parameters, fewer or more, and the norm is taken of one number for each",
+        "give clip_grad_norm_ the same parameters on every rank, and let the loss depend on all of them",
+    )
+    NORM_WITHOUT_RANK = about(Ranks)(
+        "{who} did not clip, and the norm of gradients that lie in shards takes every rank",
+        "clip on every rank or on none: share what decides by an all_reduce(MAX) of a flag",
+    )
+    NORM_ALONE = about(Ranks)(
+        "{who} alone clipped, and the norm of gradients that lie in shards takes every rank",
+        "clip on every rank or on none: share what decides by an all_reduce(MAX) of a flag",
     )
