@@ -92,11 +92,11 @@ def _operations(calls: Iterable[Call]) -> str:
 
 def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
     """For some of a kind, which sums a norm or sends what an optimizer has, and others that are not."""
+    collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
+    if collecting:
+        return Cause.STATE_ALONE.lines(who=_ranks(collecting))
     others = [call for call in calls if _kind(call) is not kind]
-    actions = {call.origin.part.action for call in calls if call.origin.part is not None}
-    cause = Cause.STATE_MEETS_CALL if COLLECTS_STATE in actions else Cause.OPTIMIZER_MEETS_CALL
-    if kind is Parallelism.NORM:
-        cause = Cause.NORM_MEETS_CALL
+    cause = Cause.NORM_MEETS_CALL if kind is Parallelism.NORM else Cause.OPTIMIZER_MEETS_CALL
     return cause.lines(who=_ranks(others), operation=_operations(others))
 
 

@@ -32,6 +32,7 @@ from ddpsim.simulator.process_group.phases import (
 )
 from ddpsim.simulator.process_group.reading import Reading
 from ddpsim.simulator.process_group.tensor_names import TensorNames
+from ddpsim.simulator.process_group.traced_lines import traced_from
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
@@ -116,11 +117,22 @@ class OriginTracker:
         self.user_frame = innermost
         if innermost is None:
             return origin, self._host.me.started_at, None
-        return origin, site_at(innermost), self._caller(innermost)
+        if id(innermost.f_code) in self._phases.compiled:
+            return origin, *self._compiled(innermost, reading)
+        return origin, site_at(innermost), self._caller(innermost, innermost.f_code.co_filename)
 
-    def _caller(self, frame: FrameType) -> Site | None:
-        """The innermost line of the user's program outside of the file of a frame."""
-        known, learn, path = self._phases.known, self._phases.learn, frame.f_code.co_filename
+    def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
+        """The line of a function that is compiled, and who called that: without the line, from anywhere."""
+        traced = traced_from(reading.graph) if reading is not None and reading.graph is not None else []
+        if not traced:
+            return site_at(frame), self._caller(frame, "")
+        path = traced[0].path
+        within = next((site for site in traced if calls_into(site.path, path)), None)
+        return traced[0], within or self._caller(frame, path)
+
+    def _caller(self, frame: FrameType, path: str) -> Site | None:
+        """The innermost line of the user's program, outwards of a frame, that is not in a file."""
+        known, learn = self._phases.known, self._phases.learn
         outer = frame.f_back
         while outer is not None:
             reader = known.get(id(outer.f_code)) or learn(outer)

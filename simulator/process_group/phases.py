@@ -18,6 +18,7 @@ from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.process_group.optimizer_parts import OPTIMIZERS
 from ddpsim.simulator.process_group.parallelism import PARALLELISM
 from ddpsim.simulator.process_group.reading import Reader, Reading
+from ddpsim.simulator.process_group.traced_lines import is_compiled, is_graph
 from ddpsim.simulator.runtime.call_sites import is_users
 from ddpsim.simulator.runtime.rank_body import RankBody
 
@@ -27,11 +28,13 @@ DECLARATION = "__ddp_phases__"
 class PhaseTable:
     """The readers of functions, found once per code object."""
 
-    __slots__ = ("_codes", "known")
+    __slots__ = ("_codes", "compiled", "known")
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
         """By id of the code object, whose own hash is slow."""
+        self.compiled: set[int] = set()
+        """Those, of the user's program, that torch's compiler has rewritten."""
         self._codes: list[CodeType] = []
         # They are kept, so that no other code object gets the id of one of them.
 
@@ -39,6 +42,8 @@ class PhaseTable:
         """Find the reader of a frame's function."""
         self._codes.append(frame.f_code)
         reader = self.known[id(frame.f_code)] = _find(frame)
+        if reader is user_runs and is_compiled(frame.f_code):
+            self.compiled.add(id(frame.f_code))
         return reader
 
 
@@ -72,6 +77,8 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
+    if is_graph(frame.f_code):
+        return _runs_graph
     reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
     return reader or (user_runs if is_users(frame.f_code) else says_nothing)
 
@@ -163,6 +170,10 @@ def _reduces_at_once(reading: Reading, frame: FrameType) -> None:
     if reading.phase is None:
         reading.reducer = frame.f_locals["reducer"]
     reading.is_complete = True
+
+
+def _runs_graph(reading: Reading, frame: FrameType) -> None:
+    reading.graph = reading.graph or frame
 
 
 def _continues(reading: Reading, frame: FrameType) -> None:

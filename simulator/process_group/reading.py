@@ -43,6 +43,8 @@ class Reading:
     """A parameter by whose updates the steps of the part are counted, or an optimizer by its own."""
     step: int | None = None
     """The step of the part, where torch counts it."""
+    graph: FrameType | None = None
+    """The innermost graph that torch's compiler has made."""
     is_complete: bool = False
     """The frames further out have nothing to add."""
 

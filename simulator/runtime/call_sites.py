@@ -30,6 +30,11 @@ _DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
 _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""
 
+_OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")
+"""The files that inductor generates, wherever its cache is: by a hash, of which their folder has two letters."""
+
+_REST = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+
 _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
 """Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
 
@@ -68,7 +73,7 @@ def is_users_file(path: str) -> bool:
     """By file: code objects of equal text in two files are equal. What has no file (`<stdin>`, exec) is the user's."""
     if path.startswith("<"):
         return not path.startswith(_GENERATED)
-    return not os.path.abspath(path).startswith(_foreign_roots())
+    return not os.path.abspath(path).startswith(_foreign_roots()) and not _OF_INDUCTOR.fullmatch(path)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -79,13 +84,15 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 @lru_cache(maxsize=4096)
-def _site(path: str, line: int, function: str) -> Site:
-    return Site(path, line, function)
+def site_in(path: str, line: int, function: str) -> Site:
+    """A line of a function, also of the rest of one, behind a break of the graph that it was compiled to."""
+    rest = _REST.fullmatch(function)
+    return Site(path, line, rest[1] if rest else function)
 
 
 def site_at(frame: FrameType) -> Site:
     """The line that `frame`, of the user's program, is at."""
-    return _site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return site_in(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def calls_into(path: str, other: str) -> bool:
@@ -124,7 +131,7 @@ def site_of_error(error: BaseException | None) -> Site | None:
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
         if is_users(frame.f_code):
-            site = _site(frame.f_code.co_filename, line, frame.f_code.co_name)
+            site = site_in(frame.f_code.co_filename, line, frame.f_code.co_name)
     return site
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpsim import EventKind, simulate
 from ddpsim.scenarios.pytest_plugin import running
 from ddpsim.scenarios.ranks import interpreter
-from ddpsim.simulator.runtime.call_sites import is_users
+from ddpsim.simulator.runtime.call_sites import is_users, is_users_file
 
 SOURCE = """
 import torch.distributed as dist
@@ -71,6 +71,19 @@ def test_code_without_a_file_has_lines():
 def test_code_that_a_library_made_is_not_the_user_s(name):
     assert not is_users(compile("pass", name, "exec"))
     assert is_users(compile("pass", "<python-input-3>", "exec"))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_generated"),
+    [
+        ("/cache/2d/c2dvq5d4xzrk4huzv5bpz4ro5gk6q2qcbzjsrxu6labi4u3hfolx.py", True),
+        ("C:\\cache\\2d\\c2dvq5d4xzrk4huzv5bpz4ro5gk6q2qcbzjsrxu6labi4u3hfolx.py", True),
+        ("/cache/4x/c2dvq5d4xzrk4huzv5bpz4ro5gk6q2qcbzjsrxu6labi4u3hfolx.py", False),
+        ("/cache/2d/c2d.py", False),
+    ],
+)
+def test_files_that_inductor_generates_are_not_the_user_s(path, is_generated):
+    assert is_users_file(path) is not is_generated
 
 
 def test_what_dataclasses_makes_is_nobody_s_line():

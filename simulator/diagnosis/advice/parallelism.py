@@ -87,8 +87,8 @@ class Parallelism:
         "that only some ranks make, or a loop that ends earlier",
         "step the optimizer on every rank or on none: share what decides by an all_reduce(MIN) of a flag",
     )
-    STATE_MEETS_CALL = about(Made)(
-        "{who} came to {operation} where the others collect the state of a sharded optimizer, which takes every rank",
+    STATE_ALONE = about(Ranks)(
+        "collecting the state of a sharded optimizer takes every rank, and only {who} came to it",
         "call consolidate_state_dict on every rank, and state_dict and the save on the one that it collects for",
     )
     OPTIMIZERS_DIFFER = about(Ranks)(
