@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -13,19 +13,20 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.determinism import run_twice
-from ddpsim.simulator.exploration.exploration import Exploration
-from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
-from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.one_run import CHECKS, ISOLATIONS, TRANSPORTS, RunOptions, run_once
+from ddpsim.simulator.one_run import CHECKS, ISOLATIONS, TRANSPORTS, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
+from ddpsim.simulator.run_options import RunOptions
 from ddpsim.simulator.runtime.garbage import set_aside
+
+if TYPE_CHECKING:
+    from ddpsim.simulator.exploration.exploration import Exploration
+    from ddpsim.simulator.exploration.explorer import OnProgress
+    from ddpsim.simulator.exploration.strategy import Strategy
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """What an exploration may use unless told."""
@@ -204,6 +205,9 @@ def explore(
 
     Raises UsageError as `simulate` does.
     """
+    from ddpsim.simulator.exploration.by_name import strategy_of
+    from ddpsim.simulator.exploration.explorer import Explorer
+
     runnable = _runnable(program)
     options = _options(
         runnable,
@@ -378,7 +382,11 @@ def _execution_of(
 
     def execution(policy: Policy, budget: Budget | None) -> Result:
         run = partial(run_once, program, world_size, options, budget=budget)
-        return run_twice(lambda each: run(policy=each), policy) if is_checked else run(policy=policy)
+        if not is_checked:
+            return run(policy=policy)
+        from ddpsim.simulator.exploration.determinism import run_twice
+
+        return run_twice(lambda each: run(policy=each), policy)
 
     return execution
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
-from ddpsim.simulator.debugging.breakpoints import breakpoints
+from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.late_pdb import LatePdb
@@ -34,14 +31,10 @@ from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.made_stores import stores_of_threads
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.rank_processes.launch import Launch, launched
-from ddpsim.simulator.rank_processes.outsiders import Outsiders
-from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.rank_processes.terms import Terms
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.run_options import Ran, RunOptions
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
@@ -51,8 +44,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
 from ddpsim.simulator.transport.transport import Transport
-from ddpsim.simulator.verdict import Finding, Verdict, combine
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import listed
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
@@ -71,36 +63,6 @@ _ONE_AT_A_TIME = threading.Lock()
 # What a simulation replaces belongs to the whole process, so a process has one lock for it.
 
 
-class RunOptions(NamedTuple):
-    """What is the same for all runs of a program."""
-
-    identity: str
-    """What the program is called in replay tokens."""
-    args: Sequence[Any] = ()
-    transport: str = "memory"
-    faults: Sequence[Fault] = ()
-    check: str | None = None
-    name: str | None = None
-    gpus: int | None = None
-    """Virtual ones, for ranks that are processes."""
-    one_at_a_time: bool = False
-    """Ranks that are processes compute one at a time, too."""
-    isolation: str | None = None
-    """None for what goes with the program: a process for a `Program`, a thread for a function."""
-    start: Start | None = None
-    """How the ranks start; None for a function's that start alike."""
-    preload: tuple[str, ...] = ()
-    """Modules that are loaded before its ranks are forked."""
-    poison: bool = False
-    """Tensors of calls in flight hold what shows."""
-    semantics: BackendSemantics = GLOO
-    """By whose rules calls meet."""
-
-    def isolation_of(self, program: Callable[..., Any]) -> str:
-        """What a rank is."""
-        return self.isolation or ("process" if isinstance(program, Program) else "thread")
-
-
 def run_once(
     program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
 ) -> Result:
@@ -114,24 +76,15 @@ def run_once(
         )
     with ExitStack() as stack:
         stack.callback(_ONE_AT_A_TIME.release)
-        launch = None
-        outsiders = Outsiders()
-        stack.callback(outsiders.close)
-        if isinstance(program, Program):
-            launch = launched(
-                program,
-                world_size,
-                (budget or Budget()).seconds,
-                gpus=options.gpus,
-                start=options.start or Start(),
-                preload=options.preload,
-                outsiders=outsiders,
-            )
-        if launch is not None:
-            stack.callback(launch.close)
-            world_size = len(launch.children)
-            name = str(options.name or getattr(program, "name", ""))
-            options = options._replace(identity=program_on(name, world_size))
+        processes = None
+        if options.isolation_of(program) == "process":
+            from ddpsim.simulator.process_ranks import process_ranks
+
+            processes = stack.enter_context(process_ranks(program, world_size, options, budget))
+            if processes.launched is not None:
+                world_size = processes.launched
+                name = str(options.name or getattr(program, "name", ""))
+                options = options._replace(identity=program_on(name, world_size))
         plan = FaultPlan(options.faults, world_size)
         mover = TRANSPORTS[options.transport](world_size)
         stack.callback(mover.close)
@@ -142,8 +95,8 @@ def run_once(
             if director is None
             else DirectedKernel(world_size, director, **terms)
         )
-        if options.isolation_of(program) == "process":
-            ran = _as_processes(program, kernel, mover, options, launch, outsiders, director)
+        if processes is not None:
+            ran = processes.run(kernel, mover, options, director)
         else:
             ran = _as_threads(program, kernel, mover, options, director)
     schedule = Schedule(kernel.choices, options.identity, options.start)
@@ -217,26 +170,9 @@ def _told(options: RunOptions) -> dict[str, Any]:
     }
 
 
-class _Ran(NamedTuple):
-    """What came of the ranks of a run."""
-
-    findings: tuple[Finding, ...]
-    returns: tuple[Any, ...]
-    errors: dict[int, BaseException]
-    has_poisoned: bool
-    """It made a difference that `poison` was on."""
-    compared: Counter[str] | None
-    """How often replicas were compared, by group; None where nobody asked for it."""
-
-
-def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
-    __tracebackhide__ = True  # pytest then begins with the program
-    return program(rank, *args)
-
-
 def _as_threads(
     program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None
-) -> _Ran:
+) -> Ran:
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size)
 
@@ -273,7 +209,7 @@ def _as_threads(
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run(execution, backend, shared, LatePdb(place))
-    return _Ran(
+    return Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
@@ -303,75 +239,3 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugg
             shared.uninstall()
             host.threads.uninstall()
             virtual_time.uninstall()
-
-
-def _as_processes(
-    program: Callable[..., Any],
-    kernel: Kernel,
-    mover: Transport,
-    options: RunOptions,
-    launch: Launch | None,
-    outsiders: Outsiders,
-    director: Director | None,
-) -> _Ran:
-    terms = Terms(
-        coordinator=os.getpid(),
-        world_size=len(kernel.run.ranks),
-        program=_run_by_ranks(program, options, launch),
-        is_observed=kernel.run.is_observed,
-        checks_replicas=options.check is not None,
-        is_program=isinstance(program, Program),
-        announcement=Announcement(),
-        gpus=options.gpus,
-        runs_ahead=_may_run_ahead(options, launch),
-        is_launched=launch is not None,
-        start=options.start or Start(is_alike=True),
-        preload=options.preload,
-        outsiders=outsiders.address,
-        poisons=options.poison,
-        semantics=options.semantics,
-        debugs_rank=None if director is None else director.starts_in,
-        breakpoints=breakpoints(),
-    )
-    execution = ProcessRun(
-        terms,
-        kernel,
-        move_data=mover.move,
-        started=None if launch is None else launch.children,
-        director=director,
-    )
-    try:
-        execution.run()
-    finally:
-        terms.announcement.close()
-    findings = execution.findings()
-    if launch is not None and execution.went_through:
-        raised = launch.end_well(kernel.run.budget.seconds)
-        if raised is not None and not execution.errors():
-            findings = (*outcome.raised({0: raised}), *findings)
-    outsiders.check()
-    has_failed = combine(findings) is not Verdict.PASS
-    compared = execution.compared if options.check else None
-    return _Ran(
-        findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, compared
-    )
-
-
-def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:
-    if launch is not None:
-        return _sent
-    return program if isinstance(program, Program) else partial(_call, program, tuple(options.args))
-
-
-def _may_run_ahead(options: RunOptions, launch: Launch | None) -> bool:
-    """True if ranks may compute beside each other.
-
-    One core is of no use to them. A fault is to strike a rank where it stands. Ranks that a program has started itself
-    may have got memory, locks and queues from it that they share.
-    """
-    has_cores = len(os.sched_getaffinity(0)) > 1
-    return has_cores and launch is None and not options.faults and not options.one_at_a_time
-
-
-def _sent(rank: int) -> None:
-    """Stands for what a rank runs that its program has started: the rank knows."""

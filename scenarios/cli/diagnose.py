@@ -15,7 +15,6 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.records.record import RecordError
 from ddpsim.simulator.wording import listed
 
 if TYPE_CHECKING:
@@ -124,6 +123,7 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
     """The records of a job that is run for them, and how it ended."""
     from ddpsim.scenarios.records.live.job import watched
     from ddpsim.scenarios.records.reading import found_in
+    from ddpsim.simulator.records.record import RecordError
 
     with TemporaryDirectory() as folder:
         ended = watched(words, Path(folder), quiet_seconds=quiet_seconds, limit_seconds=limit_seconds)

@@ -61,20 +61,22 @@ def test_ranks_find_the_gpus_that_a_marker_gives(run):
 
 
 WATCH = """
-from ddpsim.simulator import one_run
+import importlib
 
-ASKED, ORIGINAL = [], one_run._may_run_ahead
+process_ranks = importlib.import_module("ddpsim.simulator.process_ranks")  # the one that a run loads
+
+ASKED, ORIGINAL = [], process_ranks._may_run_ahead
 
 def watching(options, launch):
     ASKED.append(options.one_at_a_time)
     return ORIGINAL(options, launch)
 
-one_run._may_run_ahead = watching
+process_ranks._may_run_ahead = watching
 
 {test}
 
 def test_afterwards():
-    one_run._may_run_ahead = ORIGINAL
+    process_ranks._may_run_ahead = ORIGINAL
     assert ASKED == [True]
 """
 
