@@ -61,7 +61,7 @@ def main():
             scaler.update()
         if dist.get_rank() == 0:
             mean = evaluate(model, data, device)  # the others are in the next epoch by now
-            print(f"epoch {epoch} loss {mean!r}")
+            print(f"epoch {epoch} loss {mean:.5f}")
 
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), arguments.checkpoint)

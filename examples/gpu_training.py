@@ -63,7 +63,7 @@ def main():
             scaler.update()
         mean = evaluate(model, data, device)
         if dist.get_rank() == 0:
-            print(f"epoch {epoch} loss {mean!r}")
+            print(f"epoch {epoch} loss {mean:.5f}")
 
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), arguments.checkpoint)

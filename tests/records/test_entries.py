@@ -1,8 +1,10 @@
 """Entries of dumps: what ranks share, and what a few bytes cannot ask for."""
 
+import subprocess
+import sys
+
 import pytest
 
-from ddpsim.scenarios.records import reading
 from ddpsim.simulator.records import entries as module
 from ddpsim.simulator.records.entries import EntriesReader
 from ddpsim.simulator.records.forms import JobReader, read
@@ -70,13 +72,22 @@ def test_too_many_entries_are_refused(monkeypatch):
 
 
 @pytest.mark.tier("ci")
-def test_several_processes_read_what_one_does(tmp_path, monkeypatch):
+def test_several_processes_read_what_one_does(tmp_path):
     folder = written(tmp_path / "dumps", job([[DONE, HUNG]] * 5 + [[DONE]]))
     (folder / "rank_9").write_bytes(b"\x80")
-    alone = reading.found_in([str(folder)])
-    monkeypatch.setattr(reading, "_BYTES_OF_PROCESS", 100)
-    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    assert len(reading._shared_out(list(reading.sources([str(folder)])))) == 3
-    together = reading.found_in([str(folder)])
-    assert [list(each.calls) for each in together.records] == [list(each.calls) for each in alone.records]
-    assert (together.left_out, len(together.left_out)) == (alone.left_out, 1)
+    # In a process of its own: one that has other threads, as pytest's may, does not fork.
+    subprocess.run([sys.executable, "-c", _ALONE_AND_TOGETHER, str(folder)], check=True)
+
+
+_ALONE_AND_TOGETHER = """
+import os, sys
+from ddpsim.scenarios.records import reading
+
+alone = reading.found_in(sys.argv[1:])
+reading._BYTES_OF_PROCESS = 100
+os.sched_getaffinity = lambda _: {0, 1, 2}
+assert len(reading._shared_out(list(reading.sources(sys.argv[1:])))) == 3
+together = reading.found_in(sys.argv[1:])
+assert [list(each.calls) for each in together.records] == [list(each.calls) for each in alone.records]
+assert (together.left_out, len(together.left_out)) == (alone.left_out, 1)
+"""
