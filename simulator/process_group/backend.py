@@ -15,6 +15,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
+- where torch has no NCCL, its version and default time-out (absent_nccl.py);
 - `DataLoader.__iter__`, which tells how many batches there are (loaders.py), and `__init__` and `__iter__` of
   `DistributedSampler`, which tell what part of the samples a rank reads (samplers.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
@@ -52,7 +53,7 @@ from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
-from ddpsim.simulator.process_group import loaders, not_simulated, reducer_patches, samplers
+from ddpsim.simulator.process_group import absent_nccl, loaders, not_simulated, reducer_patches, samplers
 from ddpsim.simulator.process_group.compiler_lock import CompilerLock
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.late_dynamo import dynamo_is_late
@@ -157,6 +158,7 @@ class Backend:
             *first,
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
+            *absent_nccl.replacements(),
             *loaders.replacements(self._host),
             *samplers.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),

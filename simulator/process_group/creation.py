@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
+from ddpsim.simulator.process_group.argument_rules import has_nccl, rules_of
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.meshes import dimension_of, grid_being_made
@@ -231,20 +232,21 @@ class GroupMaker:
                 label=label,
                 members=members,
                 rank=rank,
-                has_nccl=_has_nccl(backend),
+                has_nccl=has_nccl(backend),
                 poisons=self._poisons,
                 through_torch=self.through_torch,
-                is_beside_nccl=not _has_nccl(backend) and self._has_made_nccl[rank],
+                is_beside_nccl=not has_nccl(backend) and self._has_made_nccl[rank],
                 semantics=self._semantics,
             ),
             self.through_torch,
+            rules=rules_of(backend),
             name=name,
             description=description or "undefined",
             store=store,
             backend_name=_default_backend(backend),
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
-        self._has_made_nccl[rank] |= _has_nccl(backend)
+        self._has_made_nccl[rank] |= has_nccl(backend)
         world.pg_map[group] = (backend, store)
         world.pg_names[group] = name
         world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
@@ -276,9 +278,4 @@ def _default_backend(backend: str) -> str:
     name = str(backend)
     if not any(sign in name for sign in ",:") and name != distributed_c10d.Backend.UNDEFINED:
         return name
-    return "nccl" if _has_nccl(backend) else "gloo"
-
-
-def _has_nccl(backend: str) -> bool:
-    """True if a group that is asked for so would have NCCL, as it has by default where there are GPUs."""
-    return "nccl" in backend or (backend == distributed_c10d.Backend.UNDEFINED and torch.cuda.is_available())
+    return "nccl" if has_nccl(backend) else "gloo"

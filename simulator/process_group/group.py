@@ -1,9 +1,9 @@
 """The simulated process group: every operation of torch.distributed, turned into calls of an execution.
 
-Each method checks its arguments as gloo does, says what must agree across ranks (a `Signature`), which tensors move (a
-`Payload`), and issues the call. torch.distributed's Python functions call these methods directly; C++ (the Reducer,
-functional collectives) reaches them through torch's trampoline (PyProcessGroup.hpp), which looks them up by name.
-torch 2.13 renamed some; each stands here under both names.
+Each method checks its arguments as the group's backend does (argument_rules.py), says what must agree across ranks (a
+`Signature`), which tensors move (a `Payload`), and issues the call. torch.distributed's Python functions call these
+methods directly; C++ (the Reducer, functional collectives) reaches them through torch's trampoline
+(PyProcessGroup.hpp), which looks them up by name. torch 2.13 renamed some; each stands here under both names.
 
 A group's time-out ends no wait: a deadlock is found exactly, when it happens. Time-outs given to a work's `wait`, and
 the one of monitored_barrier, run in virtual time.
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group.argument_rules import ArgumentRules
 from ddpsim.simulator.process_group.monitored_barrier import check_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
@@ -42,40 +43,43 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce onto every rank, in place."""
         reduction, factor = reduction_of(opts)
-        tensor = tensors[0]
-        if tensor.layout is not torch.strided:
-            arguments.check_sparse_reduction(tensor, reduction)
-        signature = Signature("all_reduce", shapes_of(tensors), dtype_of(tensor), reduction)
-        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
+        rules = self._rules.of(tensors[0])
+        rules.check_all_reduce(tensors[0], reduction)
+        signature = Signature("all_reduce", shapes_of(tensors), dtype_of(tensors[0]), reduction)
+        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
         arguments.check_tensors("allreduce_coalesced_", tensors)
-        arguments.check_same_dtype("allreduce_coalesced", tensors)
+        rules = self._rules.of(tensors[0])
+        rules.check_all_reduce_coalesced(tensors)
         reduction, factor = reduction_of(opts)
         signature = Signature("all_reduce_coalesced", shapes_of(tensors), dtype_of(tensors[0]), reduction)
-        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
+        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root. Others' tensors stay as they are, or are poisoned: gloo leaves partial sums there."""
         arguments.check_tensors("reduce_", tensors)
+        rules = self._rules.of(tensors[0])
+        rules.check_in_place(tensors)
         reduction, factor = reduction_of(opts)
         signature = Signature(
             "reduce", shapes_of(tensors), dtype_of(tensors[0]), reduction, self._root("reduce", opts.rootRank)
         )
-        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
+        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce a list of tensors, one result to each rank."""
         inputs = input_lists[0]
         arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
-        arguments.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
+        rules = self._rules.of(outputs[0])
+        rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = reduction_of(opts)
         signature = Signature("reduce_scatter", shapes_of(inputs), dtype_of(inputs[0]), reduction)
-        return self.issue(signature, Payload(inputs, outputs, factor), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
     @operator("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -94,11 +98,12 @@ class SimulatedGroup(NamedGroup):
     def _reduce_scatter_tensors(self, operation: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Any:
         arguments.check_tensors("_reduce_scatter_base_", [*outputs, *inputs])
         arguments.check_same_count(outputs, inputs)
+        rules = self._rules.of(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
-            arguments.check_reduce_scatter_single(output, tensor, len(self._members))
+            rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = reduction_of(opts)
         signature = Signature(operation, shapes_of(inputs), dtype_of(inputs[0]), reduction)
-        return self.issue(signature, Payload(inputs, outputs, factor), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
     # --- collectives that move ----------------------------------------------------------------------------------------
 
@@ -106,26 +111,30 @@ class SimulatedGroup(NamedGroup):
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
         arguments.check_tensors("broadcast_", tensors)
+        rules = self._rules.of(tensors[0])
+        rules.check_in_place(tensors)
         root = self._root("broadcast", opts.rootRank)
         signature = Signature("broadcast", shapes_of(tensors), dtype_of(tensors[0]), root=root)
-        return self.issue(signature, Payload(tensors, tensors), tensors)
+        return self._collective(rules, signature, Payload(tensors, tensors), tensors)
 
     @operator("allgather_")
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
         arguments.check_tensors("allgather_", inputs)
-        arguments.check_all_gather(outputs, inputs[0], len(self._members))
-        signature = Signature("all_gather", shapes_of(inputs), dtype_of(inputs[0]))
-        return self.issue(signature, Payload(inputs, outputs), outputs)
+        rules = self._rules.of(inputs[0])
+        alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
+        signature = Signature("all_gather", shapes_of(alike), dtype_of(inputs[0]))
+        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor in one tensor on every rank."""
         arguments.check_tensors("_allgather_base_", (output, tensor))
-        arguments.check_all_gather_single(output, tensor, len(self._members))
+        rules = self._rules.of(tensor)
+        rules.check_all_gather_single(output, tensor, len(self._members))
         signature = Signature("all_gather_into_tensor", shapes_of((tensor,)), dtype_of(tensor))
-        return self.issue(signature, Payload([tensor], [output]), [output])
+        return self._collective(rules, signature, Payload([tensor], [output]), [output])
 
     _allgather_base = all_gather_single
 
@@ -133,9 +142,10 @@ class SimulatedGroup(NamedGroup):
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather_single in one call."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
-        arguments.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
+        rules = self._rules.of(inputs[0])
+        rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
         signature = Signature("all_gather_into_tensor_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
-        return self.issue(signature, Payload(inputs, outputs), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -143,10 +153,11 @@ class SimulatedGroup(NamedGroup):
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
-        arguments.check_all_gather_coalesced(output_lists, inputs, len(self._members))
+        rules = self._rules.of(inputs[0])
+        rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
         signature = Signature("all_gather_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
-        return self.issue(signature, Payload(inputs, outputs), output_lists)
+        return self._collective(rules, signature, Payload(inputs, outputs), output_lists)
 
     @operator("gather_")
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
@@ -155,11 +166,11 @@ class SimulatedGroup(NamedGroup):
         outputs = output_lists[0] if output_lists and is_root else []
         arguments.check_tensors("gather_", inputs)
         root = self._root("gather", opts.rootRank)
+        rules = self._rules.of(inputs[0])
         if is_root:
-            arguments.check_list_of_all("gather", "output", outputs, len(self._members))
-            arguments.check_like("gather", outputs, inputs[0])
+            rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
         signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
-        return self.issue(signature, Payload(inputs, outputs), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """As `gather`, into one tensor (torch 2.14)."""
@@ -176,20 +187,21 @@ class SimulatedGroup(NamedGroup):
         inputs = input_lists[0] if input_lists and is_root else []
         arguments.check_tensors("scatter_", outputs)
         root = self._root("scatter", opts.rootRank)
+        rules = self._rules.of(outputs[0])
         if is_root:
-            arguments.check_list_of_all("scatter", "input", inputs, len(self._members))
-            arguments.check_like("scatter", inputs, outputs[0])
+            rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
         signature = Signature("scatter", shapes_of(outputs), dtype_of(outputs[0]), root=root)
-        return self.issue(signature, Payload(inputs, outputs), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("alltoall_")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Tensor j of rank i becomes tensor i of rank j."""
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
-        arguments.check_all_to_all(outputs, inputs, len(self._members))
+        rules = self._rules.of(inputs[0])
+        rules.check_all_to_all(outputs, inputs, len(self._members))
         splits = (numels(inputs), numels(outputs))
         signature = Signature("all_to_all", shapes_of(inputs), dtype_of(inputs[0]), splits=splits)
-        return self.issue(signature, Payload(inputs, outputs), outputs)
+        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("alltoall_base_")
     def all_to_all_single(
@@ -199,11 +211,12 @@ class SimulatedGroup(NamedGroup):
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
         arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
-        arguments.check_all_to_all_single(output, tensor)
+        rules = self._rules.of(tensor)
+        rules.check_all_to_all_single(output, tensor)
         refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
         splits = (equal_parts(input_splits, tensor, size), equal_parts(output_splits, output, size))
         signature = Signature("all_to_all_single", shapes_of((tensor, output)), dtype_of(tensor), splits=splits)
-        return self.issue(signature, Payload([tensor], [output], splits=splits), [output], refusal=refusal)
+        return self._collective(rules, signature, Payload([tensor], [output], splits=splits), [output], refusal)
 
     alltoall_base = all_to_all_single
 
@@ -226,20 +239,26 @@ class SimulatedGroup(NamedGroup):
     @operator("send")
     def send(self, tensors: list[Tensor], dst: int, tag: int) -> Any:
         """Send to a rank of the group; to itself only where NCCL does."""
-        arguments.check_message("send", tensors, tag)
+        self._check_message("send", tensors, tag)
         return self._message(Payload(tensors, ()), "send", tensors, self._peer("send", dst), tag)
 
     @operator("recv_")
     def recv(self, tensors: list[Tensor], src: int, tag: int) -> Any:
         """Receive from a rank of the group."""
-        arguments.check_message("recv_", tensors, tag)
+        self._check_message("recv_", tensors, tag)
         return self._message(Payload((), tensors), "recv", tensors, self._peer("recv", src), tag)
 
     @operator("recv_any_source_")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Receive from whichever rank of the group sends."""
-        arguments.check_message("recv_any_source_", tensors, tag)
+        self._check_message("recv_any_source_", tensors, tag)
+        self._rules.of(tensors[0]).check_any_source()
         return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
+
+    def _check_message(self, schema: str, tensors: list[Tensor], tag: int) -> None:
+        arguments.check_tensors(schema, tensors)
+        arguments.check_tag(schema.rstrip("_"), tag)
+        self._rules.of(tensors[0]).check_message(tensors, tag)
 
     def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
@@ -271,6 +290,19 @@ class SimulatedGroup(NamedGroup):
         self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _collective(
+        self,
+        rules: ArgumentRules,
+        signature: Signature,
+        payload: Payload,
+        result: list[Any],
+        refusal: str | None = None,
+    ) -> Any:
+        """Issue a call that moves tensors. `refusal` is what the backend says to it besides, when it is waited for."""
+        assert signature.dtype is not None
+        refusal = rules.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
+        return self.issue(signature, payload, result, refusal=refusal)
 
     def _root(self, operation: str, root: int) -> int:
         arguments.check_root(operation, root, len(self._members))

@@ -15,7 +15,6 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
-from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.poison import poisoned
 from ddpsim.simulator.process_group.tensor_names import NAMED
@@ -90,8 +89,6 @@ class Issuer:
             )
         if peer is None:
             sequence, self._sequence = self._sequence, self._sequence + 1
-            if signature.dtype is not None:
-                refusal = self._refusal(signature, signature.dtype) or refusal
         else:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
@@ -120,9 +117,6 @@ class Issuer:
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)
-
-    def _refusal(self, signature: Signature, dtype: str) -> str | None:
-        return arguments.refusal(signature.operation, dtype, signature.reduction, by_nccl=self.has_nccl)
 
     def _refuse_other_rank(self, rank: int, operation: str) -> NoReturn:
         """Matched as a call of either rank, it would be taken for a bug of the program's."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice
 from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
 
@@ -24,6 +25,7 @@ class NamedGroup(ProcessGroup):
         issuer: Issuer,
         through_torch: ThroughTorch,
         *,
+        rules: RulesByDevice,
         name: str,
         description: str,
         store: Any,
@@ -35,6 +37,7 @@ class NamedGroup(ProcessGroup):
         super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
         self._issuer = issuer
         self.issue = issuer.issue
+        self._rules = rules
         self.through_torch = through_torch
         self._name = name
         self._description = description

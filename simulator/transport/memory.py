@@ -63,6 +63,9 @@ def move(operation: str, payloads: Sequence[Payload], reduction: str | None, roo
 
 def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
     """A new tensor: `tensors` reduced from the first to the last, each times its factor in a PREMUL_SUM."""
+    if tensors[0].dtype.itemsize == 1 and tensors[0].is_floating_point():  # the CPU has no arithmetic of float8
+        wide = reduced([tensor.to(torch.float32) for tensor in tensors], reduction, factors)
+        return wide.to(tensors[0].dtype)
     if reduction == "PREMUL_SUM":
         tensors = [tensor.mul(factor).to(tensor.dtype) for tensor, factor in zip(tensors, factors, strict=True)]
     total = tensors[0].clone(memory_format=torch.contiguous_format)

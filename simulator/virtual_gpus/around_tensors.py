@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddpsim.simulator.process_group.gpu_labels import label_of, put, put_all
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
-from ddpsim.simulator.virtual_gpus.labels import label_of, put, put_all
 
 _TORCH: Any = torch
 """As what it is here: a module whose names are replaced."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ddpsim.simulator.process_group.absent_nccl import NCCL_TIMEOUT, NCCL_VERSION
 from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
@@ -28,7 +28,6 @@ from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
 from ddpsim.simulator.virtual_gpus.refusals import REFUSED, NoNccl, refusing
 
 _CUDA_VERSION = "12.8"
-_NCCL_VERSION = (2, 28, 9)
 
 
 class VirtualGpus:
@@ -75,8 +74,8 @@ def _replace_libraries() -> None:
     cudnn.is_acceptable = lambda tensor: False
     distributed.is_nccl_available = lambda: True
     distributed.ProcessGroupNCCL = NoNccl
-    distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(minutes=10)
-    nccl.version = lambda: _NCCL_VERSION
+    distributed.distributed_c10d.default_pg_nccl_timeout = NCCL_TIMEOUT
+    nccl.version = lambda: NCCL_VERSION
     version: Any = torch.version
     version.cuda = version.cuda or _CUDA_VERSION
     nccl.is_available = lambda tensors: True

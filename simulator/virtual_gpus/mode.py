@@ -14,8 +14,8 @@ import torch.utils._device as default_device
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
-from ddpsim.simulator.virtual_gpus.labels import LABEL, first_label, hand_on, label_of, put
 from ddpsim.simulator.virtual_gpus.missing_kernels import explained
 from ddpsim.simulator.virtual_gpus.sync_batch_norm import KERNELS
 

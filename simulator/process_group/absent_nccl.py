@@ -1,0 +1,27 @@
+"""What torch looks up of NCCL for a group that was asked for with it, where torch was built without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+NCCL_VERSION = (2, 28, 9)
+"""Of torch 2.13."""
+
+NCCL_TIMEOUT = timedelta(minutes=10)
+"""What a group has that is given none (torch/distributed/constants.py)."""
+
+
+def replacements() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """What to replace, by what is made of it: torch's log of errors asks for the version."""
+    if dist.is_nccl_available():
+        return []
+    return [
+        (torch.cuda.nccl, "version", lambda original: lambda: NCCL_VERSION),
+        (distributed_c10d, "default_pg_nccl_timeout", lambda original: NCCL_TIMEOUT),
+    ]

@@ -1,0 +1,184 @@
+"""Argument checks of NCCL: what torch refuses on its way there (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+
+All of it is refused when the call is issued. Beside gloo, NCCL is strict about memory, which it is given as it lies,
+and free about shapes: it counts elements, and gathers and scatters parts of unlike sizes. Where torch checks nothing,
+so that NCCL would read or write beyond a tensor, the text is ours.
+
+Not refused, although NCCL takes it for a GPU's only: a tensor of the CPU, which a program without a GPU has instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.process_group.arguments import check_same_count, scalar_name, unlike, wrong_length
+from ddpsim.simulator.process_group.gloo_arguments import check_all_to_all_single as check_all_to_all_single
+
+_TAKEN = frozenset(
+    "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905
+    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split()
+)
+"""What NCCL has a type for (getNcclDataType); complex numbers go as pairs."""
+
+_NOT_REDUCED = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
+_BITWISE = frozenset({"BAND", "BOR", "BXOR"})
+
+
+def refusal(operation: str, dtype: str, reduction: str | None) -> None:
+    """Nothing is found out later: raises TypeError, ValueError or RuntimeError for what NCCL does not do."""
+    _check_dtype(dtype)
+    if reduction is not None:
+        _check_reduction(operation, dtype, reduction)
+
+
+@cache
+def _check_dtype(dtype: str) -> None:
+    if dtype not in _TAKEN:
+        name = scalar_name(getattr(torch, dtype.removeprefix("sparse ")))
+        raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
+
+
+@cache
+def _check_reduction(operation: str, dtype: str, reduction: str) -> None:
+    if dtype in _NOT_REDUCED:
+        raise RuntimeError("Unsupported Float8 type for NCCL reduction")
+    if dtype.startswith("complex") and reduction not in ("SUM", "AVG", "PREMUL_SUM"):
+        raise RuntimeError(f"{operation} does not support {reduction} on complex tensors")
+    if reduction in _BITWISE:
+        raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
+    if dtype == "bool" and reduction == "AVG":
+        raise TypeError("Cannot use ReduceOp.AVG with Boolean inputs")
+
+
+def check_all_reduce(tensor: Tensor, reduction: str) -> None:
+    """Dense, and as it lies in memory."""
+    if tensor.layout is not torch.strided:
+        raise RuntimeError("NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead.")
+    _check_contiguous(tensor)
+
+
+def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
+    """One dtype; each fills its memory, in whatever order."""
+    for tensor in tensors:
+        if tensor.dtype is not tensors[0].dtype:
+            raise TypeError("Tensors must have identical type")
+        if not torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
+            raise ValueError("Tensors must be non-overlapping and dense")
+
+
+def check_in_place(tensors: Sequence[Tensor]) -> None:
+    """What one call reduces or broadcasts is taken as it lies in memory."""
+    _check_contiguous(*tensors)
+
+
+def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
+    """One output for each rank, of as many elements as that rank has: alike, or each as long as its rank says."""
+    _check_contiguous(tensor)
+    _check_list("allgather", "output", outputs, size)
+    if _are_alike(outputs):
+        _check_elements("allgather", "outputs", outputs[0], "input", tensor)
+        return (tensor,)
+    if outputs[rank].numel() != tensor.numel():
+        raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
+    return outputs
+
+
+def check_all_gather_single(output: Tensor, tensor: Tensor, size: int) -> None:
+    """The output has the elements of `size` inputs, in any shape."""
+    _check_contiguous(tensor, output)
+    if output.dtype is not tensor.dtype:
+        raise TypeError("output tensor must have the same type as input tensor")
+    if tensor.numel() * size != output.numel():
+        raise ValueError("output tensor size must be equal to world_size times input tensor size")
+
+
+def check_all_gather_single_coalesced(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
+    """Each output has the elements of `size` inputs."""
+    check_same_count(outputs, inputs)
+    for output, tensor in zip(outputs, inputs, strict=True):
+        check_all_gather_single(output, tensor, size)
+
+
+def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
+    """NCCL has no such call."""
+    raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
+
+
+def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
+    """The root's list in gather and scatter has one tensor for each rank, like the root's own."""
+    if (problem := wrong_length(kind, tensors, size)) is not None:
+        raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
+    if (problem := unlike(tensors, model)) is not None:
+        raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
+
+
+def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
+    """One input for each rank, alike or not; the own one has as many elements as the output."""
+    _check_contiguous(output)
+    _check_list("reduce_scatter", "input", inputs, size)
+    if _are_alike(inputs):
+        _check_elements("reduce_scatter", "inputs", inputs[0], "output", output)
+    elif inputs[rank].numel() != output.numel():
+        raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
+
+
+def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> None:
+    """The input has the elements of `size` outputs, in any shape."""
+    _check_contiguous(tensor, output)
+    if output.dtype is not tensor.dtype:
+        raise TypeError("input tensor must be the same type as the output tensor.")
+    if tensor.numel() != output.numel() * size:
+        raise ValueError("input tensor must be the same size as output size times world size")
+
+
+def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
+    """One input and one output for each rank, each as long as it likes."""
+    _check_list("alltoall", "input", inputs, size)
+    _check_list("alltoall", "output", outputs, size)
+
+
+def check_message(tensors: Sequence[Tensor], tag: int) -> None:
+    """Of a type that NCCL has; torch only warns of one that is not contiguous, and nobody reads the tag."""
+    for tensor in tensors:
+        _check_dtype(str(tensor.dtype).removeprefix("torch."))
+
+
+def check_any_source() -> None:
+    """NCCL has to be told who sends."""
+    raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
+
+
+def _check_contiguous(*tensors: Tensor) -> None:
+    for tensor in tensors:
+        if not tensor.is_contiguous() and not _is_channels_last(tensor):
+            raise ValueError("Tensors must be contiguous")
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """True for the memory formats that torch suggests beside the contiguous one (suggest_memory_format)."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
+
+
+def _check_list(operation: str, kind: str, tensors: Sequence[Tensor], size: int) -> None:
+    if len(tensors) != size:
+        raise ValueError(
+            f"ProcessGroupNCCL::{operation}: the {kind} list has length {len(tensors)}, expected {size}, the size of "
+            "the group (NCCL does not notice, and goes beyond it)"
+        )
+
+
+def _check_elements(operation: str, many: str, tensor: Tensor, one: str, own: Tensor) -> None:
+    if tensor.numel() != own.numel():
+        raise ValueError(
+            f"ProcessGroupNCCL::{operation}: the {many} have {tensor.numel()} elements each, the {one} has "
+            f"{own.numel()}, expected as many (NCCL does not notice, and goes beyond them)"
+        )
+
+
+def _are_alike(tensors: Sequence[Tensor]) -> bool:
+    return all(tensor.shape == tensors[0].shape for tensor in tensors)
