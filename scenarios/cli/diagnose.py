@@ -40,8 +40,9 @@ def diagnose(
     write_test: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT.toml",
-            help="Write a scenario that makes the last calls of the records, in the same order.",
+            metavar="FILE",
+            help="Write a test that makes the last calls of the records, in the same order: "
+            "test_hang.py for pytest, hang.toml for run and shrink.",
             show_default=False,
         ),
     ] = None,
@@ -76,15 +77,16 @@ def diagnose(
     No byte of them is run. Exit status: 0 nothing found, 1 findings, 2 no records that can be read, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
-    from ddpsim.scenarios.records.failing_scenario import written_scenario
+    from ddpsim.scenarios.records.failing_scenario import check_form, written_test
     from ddpsim.scenarios.records.reading import found_in
     from ddpsim.simulator.records.diagnosis import diagnose
     from ddpsim.simulator.records.job import job_of
 
     if write_test is not None:
-        from ddpsim.scenarios.shrinking.saved import check_free
+        from ddpsim.scenarios.shrinking.saved import check_new
 
-        check_free(write_test, "--write-test")
+        check_form(write_test)
+        check_new(write_test, "--write-test")
     found, ended = _of_job(paths, quiet, limit) if torchrun else (found_in(paths), [])
     diagnosis = diagnose(job_of(found.records, world_size))
     result = _result(diagnosis, with_trace=report is not None or opens)
@@ -94,7 +96,7 @@ def diagnose(
         output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
         _show_notes(notes)
         if write_test is not None:
-            output.show(f"\n{written_scenario(diagnosis, name, write_test)}")
+            output.show(f"\n{written_test(diagnosis, paths, write_test)}")
         if program is not None:
             _show_beside(diagnosis, program)
         reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)

@@ -9,7 +9,7 @@ from typing import Any
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds
-from ddpsim.scenarios.ranks.interpreter import run_steps, site_of
+from ddpsim.scenarios.ranks.interpreter import runner_of, site_of
 from ddpsim.scenarios.training import oracle, parallel_trainer, trainer
 from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
@@ -48,7 +48,7 @@ def of_program(
     return Scenario(
         name,
         "",
-        run_steps,
+        runner_of(program),
         expectation_of(program),
         world_size=program.world_size,
         min_world_size=program.world_size,

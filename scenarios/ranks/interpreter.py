@@ -1,5 +1,8 @@
 """Runs a rank of a program by plain torch.distributed calls, inside `simulate` or in a process of its own.
 
+A call that stands for a line of another program is made from there, as far as anybody can tell who looks for the line
+of a call: in findings, reports and records it is that line, and none of these.
+
 What tensors hold follows from name, rank and number, so two runs of a program send the same.
 Fractions are such that sums round, and all numbers so small that nothing overflows.
 """
@@ -8,7 +11,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from types import CellType, FunctionType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +22,8 @@ from torch import Tensor
 from ddpsim.simulator.calls import ANY_SOURCE, Shape, Site
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.dtypes import FRACTIONAL
-from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Group, Issue, Program, Return, Wait
+from ddpsim.simulator.runtime.call_sites import GENERATED
 
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 _all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -53,31 +59,79 @@ class _Issued(NamedTuple):
     outputs: Sequence[Tensor]
 
 
+_IssueOne = Callable[[Issue, int, Any], _Issued]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
 def site_of(issue: Issue) -> Site:
-    """What `check` is to take for a call's line: all of an operation come from one, which is here."""
-    return Site(issue.operation, 0, "")
+    """What `check` is to take for a call's line: its own, or, as all of an operation come from one, one of here."""
+    return issue.site or Site(issue.operation, 0, "")
 
 
 def run_steps(rank: int, program: Program) -> Outputs:
     """Do the steps of `rank`; torch.distributed is initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
-        groups[group.name] = dist.new_group(list(group.ranks), group_desc=group.name)
+        groups[group.name] = _at(_first_site(program), _new_group)(group)
     issued: dict[str, _Issued] = {}
+    sites: dict[str, Site | None] = {}
     outputs = Outputs()
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
-            issued[step.name] = ISSUE[step.operation](step, rank, groups[step.group])
+            issued[step.name] = _at(step.site, ISSUE[step.operation])(step, rank, groups[step.group])
+            sites[step.name] = step.site
             works.append(issued[step.name])
         elif isinstance(step, Wait):
-            issued[step.name].work.wait()
+            _at(sites[step.name], _wait)(issued[step.name])
             outputs[step.name] = [_output(tensor) for tensor in issued[step.name].outputs]
         elif isinstance(step, Crash):
             raise InjectedCrashError(CRASH)
         elif isinstance(step, Return):
             break
     return outputs
+
+
+def _unseen(function: Callable[..., Any]) -> FunctionType:
+    """The same function, no line of which is taken for one of the program."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
+
+
+run_placed_steps = _unseen(run_steps)
+run_placed_steps.__qualname__ = "run_placed_steps"  # by which it is found in a process of its own
+
+
+def runner_of(program: Program) -> Callable[[int, Program], Outputs]:
+    """What does the steps of a rank: `run_steps`, or its like where calls stand for lines of another program."""
+    has_places = any(isinstance(step, Issue) and step.site for steps in program.ranks for step in steps)
+    return run_placed_steps if has_places else run_steps
+
+
+def _at(site: Site | None, function: _Function) -> _Function:
+    """The function, called from a line of another program, if there is one."""
+    return function if site is None else cast(_Function, _from(site, function))
+
+
+@lru_cache(maxsize=1024)
+def _from(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
+    unseen = _unseen(function)
+    caller = (lambda *arguments: unseen(*arguments)).__code__  # on one line, the first
+    place = caller.replace(co_filename=site.path, co_firstlineno=site.line, co_name=site.function or "<module>")
+    return FunctionType(place, globals(), closure=(CellType(unseen),))
+
+
+def _first_site(program: Program) -> Site | None:
+    """What stands for where groups were made, which no record tells."""
+    return next((step.site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.site), None)
+
+
+def _new_group(group: Group) -> Any:
+    return dist.new_group(list(group.ranks), group_desc=group.name)
+
+
+def _wait(issued: _Issued) -> None:
+    issued.work.wait()
 
 
 def sent(issue: Issue, rank: int) -> list[Tensor]:
@@ -227,7 +281,7 @@ def _receive(issue: Issue, rank: int, group: Any) -> _Issued:
     return _Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
-ISSUE: dict[str, Callable[[Issue, int, Any], _Issued]] = {
+ISSUE: dict[str, _IssueOne] = {
     "all_reduce": _all_reduce,
     "all_reduce_coalesced": _all_reduce_coalesced,
     "broadcast": _broadcast,

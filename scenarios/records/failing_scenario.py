@@ -1,28 +1,70 @@
-"""A hang in production as a scenario file: `ddpsim run`, pytest and `ddpsim shrink` take it."""
+"""A hang in production as a test: a file for pytest, or a scenario for `ddpsim run`, pytest and `ddpsim shrink`."""
 
 from __future__ import annotations
 
+import re
+import runpy
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.records.as_program import program_of
 from ddpsim.simulator.records.diagnosis import Diagnosis
-from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.verdict import Code, Finding, Verdict
 
 
-def written_scenario(diagnosis: Diagnosis, name: str, path: Path) -> str:
-    """Write the scenario, and say what it finds. Raises UsageError where the records have nothing that fails."""
+def check_form(path: Path) -> None:
+    """Raise UsageError for a file of another kind than those that are written."""
+    if path.suffix not in (".py", ".toml"):
+        raise UsageError(f"--write-test is {str(path)!r}, expected OUT.py for pytest, or OUT.toml for ddpsim: name one")
+
+
+def written_test(diagnosis: Diagnosis, paths: Sequence[str], path: Path) -> str:
+    """Write the test, and say what it finds. Raises UsageError where the records have nothing that fails."""
+    if diagnosis.verdict is not Verdict.FAIL:
+        raise UsageError("the records have no finding that a test could have, expected one: leave --write-test out")
+    program = program_of(diagnosis, folder=str(Path.cwd()))
+    write = _written_for_pytest if path.suffix == ".py" else _written_scenario
+    return write(program, diagnosis.findings[0], paths, path)
+
+
+def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
     from ddpsim.scenarios.files.saving import save
     from ddpsim.scenarios.files.value_scenarios import of_program
 
-    if diagnosis.verdict is not Verdict.FAIL:
-        raise UsageError("the records have no finding that a test could have, expected one: leave --write-test out")
-    scenario = of_program(program_of(diagnosis), name=str(path))
-    found = scenario.expected.text(scenario.world_size)
-    leading = diagnosis.findings[0]
-    save(scenario, path, summary=f"the last calls of {name}", cause=leading.summary)
-    is_same = scenario.expected.code is leading.code and scenario.expected.ranks == leading.ranks
-    odd = "" if is_same else f", where the records show {leading.code}: what they lack makes the difference"
+    scenario = of_program(program, name=str(path))
+    expected = scenario.expected
+    save(scenario, path, summary=f"the last calls of {' '.join(paths)}", cause=leading.summary)
+    ranks = expected.ranks(scenario.world_size) if callable(expected.ranks) else expected.ranks
+    odd = _odd(leading, expected.code, ranks)
     quoted = shlex.quote(str(path))
+    found = expected.text(scenario.world_size)
     return f"test    {path} finds {found}{odd}\n  ddpsim run {quoted}\n  ddpsim shrink {quoted}"
+
+
+def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+    from ddpsim import simulate
+    from ddpsim.scenarios.model import CLEAN, finds
+    from ddpsim.scenarios.records.failing_test import test_of
+    from ddpsim.simulator.whole_file import write_whole
+
+    function = "test_" + re.sub(r"\W", "_", path.stem).removeprefix("test_")
+    command = f"ddpsim diagnose {shlex.join(paths)} --write-test {shlex.quote(str(path))}"
+    text = test_of(program, function=function, summary=f"{leading.summary}.", command=command)
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}): name a file that can be") from None
+    result = simulate(runpy.run_path(str(path))[function], program.world_size)
+    first = next(iter(result.findings), None)
+    expected = CLEAN if first is None else finds(first.code, first.ranks)
+    odd = _odd(leading, expected.code, () if first is None else first.ranks)
+    found = expected.text(program.world_size)
+    return f"test    {path} finds {found}{odd}\n  pytest {shlex.quote(str(path))}"
+
+
+def _odd(leading: Finding, code: Code | None, ranks: Sequence[int]) -> str:
+    is_same = code is leading.code and tuple(ranks) == leading.ranks
+    return "" if is_same else f", where the records show {leading.code}: what they lack makes the difference"

@@ -33,6 +33,11 @@ def check_free(path: Path, option: str = "-o") -> None:
     """
     if path.suffix != ".toml":
         raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml: `ddpsim run` knows it by that")
+    check_new(path, option)
+
+
+def check_new(path: Path, option: str) -> None:
+    """Raise UsageError if there is something already."""
     if path.exists():
         raise UsageError(
             f"{path} exists, expected a new file, so that nothing is lost: name another with {option}, or remove it"

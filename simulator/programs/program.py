@@ -16,9 +16,10 @@ keep.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ddpsim.simulator.calls import Shape
+from ddpsim.simulator.calls import Shape, Site
 
 DEFAULT = "default"
 """The group of all ranks."""
@@ -53,6 +54,17 @@ class Issue:
     peer: int | None = None
     """Global rank of the other side of a `send` or `recv`; `ANY_SOURCE` for whoever sends."""
     tag: int = 0
+    at: str = ""
+    """The line of another program that it stands for, as in "train.py:14 in step"; "" for none."""
+
+    @property
+    def site(self) -> Site | None:
+        """That line."""
+        found = _PLACE.fullmatch(self.at)
+        return None if found is None else Site(found["path"], int(found["line"]), found["function"] or "")
+
+
+_PLACE = re.compile(r"(?P<path>.+):(?P<line>[1-9]\d{0,8})(?: in (?P<function>.*))?")
 
 
 @dataclass(frozen=True, slots=True)

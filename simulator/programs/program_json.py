@@ -53,6 +53,7 @@ _ISSUE = _object(
     ("splits", tuple[tuple[int, ...], tuple[int, ...]], None),
     ("peer", int, None),
     ("tag", int, 0),
+    ("at", str, ""),
 )
 """The keys stand in the order of the fields of `Issue`."""
 _PLAIN: dict[str, Step] = {"return": Return(), "crash": Crash()}

@@ -7,11 +7,12 @@ and so are sizes that no test has memory for, such that those that differ still 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
@@ -32,15 +33,19 @@ _NAMES = {
 """What programs have not, as the nearest that they have."""
 
 
-def program_of(diagnosis: Diagnosis) -> Program:
-    """The program of a job. Raises UsageError for a call that no program can make."""
-    return _Writing(diagnosis).program()
+def program_of(diagnosis: Diagnosis, *, folder: str = "") -> Program:
+    """The program of a job. Raises UsageError for a call that no program can make.
+
+    Each call has the line of the job that made it, of files in `folder` as seen from there.
+    """
+    return _Writing(diagnosis, folder).program()
 
 
 class _Writing:
     """One program in the making."""
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
+    def __init__(self, diagnosis: Diagnosis, folder: str) -> None:
+        self._folder = os.path.join(folder, "") if folder else ""
         self._job: Job = diagnosis.job
         kept = {id(call) for call in diagnosis.open_calls}
         cuts = _cuts(self._job, diagnosis)
@@ -67,7 +72,7 @@ class _Writing:
         names: Counter[str] = Counter()
         issues = []
         for call in self._calls.get(rank, ()):
-            name = f"{call.operation} #{call.sequence} on {call.group}" + (f" at {call.site}" if call.location else "")
+            name = f"{call.operation} #{call.sequence} on {call.group}"
             names[name] += 1
             issues.append(self._issue(call, name if names[name] == 1 else f"{name}, {names[name]}"))
         yield from issues
@@ -90,9 +95,15 @@ class _Writing:
         if row.has_root:
             root = call.signature.root if call.signature.root in members else min(members)
         shapes, splits = self._sizes(call, row, len(members))
-        return Issue(
-            name, operation, self._name(call.group), shapes, dtype, reduction, root, splits, call.peer, call.tag
-        )
+        group, at = self._name(call.group), self._place(call.site)
+        return Issue(name, operation, group, shapes, dtype, reduction, root, splits, call.peer, call.tag, at)
+
+    def _place(self, site: Site) -> str:
+        """The line as a program has it; "" where the record has none."""
+        if not site.path or site.line < 1:
+            return ""
+        function = f" in {site.function}" if site.function else ""
+        return f"{site.path.removeprefix(self._folder)}:{site.line}{function}"
 
     def _sizes(
         self, call: Call, row: Operation, size: int

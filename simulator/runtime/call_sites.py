@@ -27,7 +27,10 @@ _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.py
 _DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
 """Where what wraps functions of torch that have another name by now is, in one version of Python or another."""
 
-_GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
+GENERATED = "<ddpsim generated>"
+"""The file of code that stands for lines of another program, and is none of any."""
+
+_GENERATED = (GENERATED, "<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""
 
 _OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")

@@ -279,7 +279,33 @@ def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
     (tmp_path / "own.toml").write_text("mine")
     taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
     assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
-    assert "expected a name that ends in .toml" in ddpsim("diagnose", "dumps", "--write-test", "own.py")[2]
+    assert ddpsim("diagnose", "dumps", "--write-test", "own.txt")[2] == (
+        "ddpsim: --write-test is 'own.txt', expected OUT.py for pytest, or OUT.toml for ddpsim: name one\n"
+    )
+
+
+def test_the_test_for_pytest_is_written_and_says_how_to_run_it(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    status, out, _ = ddpsim("diagnose", "dumps", "--write-test", "test_hang-7.py")
+    assert status == 1
+    assert out.endswith("\ntest    test_hang-7.py finds fail, deadlock.missing_rank, rank 2\n  pytest test_hang-7.py\n")
+    text = (tmp_path / "test_hang-7.py").read_text()
+    assert text.startswith('"""ranks 0, 1, 3 wait for rank 2, which did not come.\n')
+    assert "Written by `ddpsim diagnose dumps --write-test test_hang-7.py`." in text
+    assert "def test_hang_7(rank):\n" in text
+    taken = ddpsim("diagnose", "dumps", "--write-test", "test_hang-7.py")[2]
+    assert taken.startswith("ddpsim: test_hang-7.py exists, expected a new file")
+
+
+@pytest.mark.tier("ci")
+def test_pytest_runs_what_is_written(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    ddpsim("diagnose", "dumps", "--write-test", "test_hang.py")
+    command = [sys.executable, "-m", "pytest", "-q", "test_hang.py", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "DEADLOCK  deadlock.missing_rank" in done.stdout
+    assert "# /job/train.py:21 in train" in done.stdout
 
 
 PROGRAM = """

@@ -1,0 +1,228 @@
+"""The calls of a program as a test for pytest, in plain torch.distributed, for people to read and to change.
+
+What all ranks do alike stands first, and then a branch for those that go on alike; what repeats is a loop. Each call
+says behind it which line of the job it stands for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+
+import torch.distributed as dist
+
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
+from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.records.texts import plain
+
+_GATHER_SINGLE = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+_SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+# torch 2.13 renamed them and warns at the old names.
+_LONGEST_LOOP = 16
+
+
+def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
+    """The text of a file with one test, which fails as the program does. `command` is what made it."""
+    ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
+    body = [f"groups[{json.dumps(name)}] = {made}" for name, made in _groups(program)]
+    if body:
+        body.insert(0, "groups = {}")
+    shared = [lines[0] for lines in takewhile(_are_alike, zip(*ranks, strict=False))]
+    body += ["works = []", *_looped(shared), *_branches([lines[len(shared) :] for lines in ranks])]
+    body += ["for work in works:", "    work.wait()"]
+    return _FILE.format(
+        summary=_plain(summary),
+        command=_plain(command),
+        world_size=program.world_size,
+        function=function,
+        body="\n".join(f"    {line}" for line in body),
+    )
+
+
+_FILE = '''"""{summary}
+
+Written by `{command}`.
+Each rank issues its calls and then waits for them in order, as no record says where it waited. The test fails as the
+job did, and passes once the ranks make calls that fit. Behind each call stands the line of the job that made it.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+@pytest.mark.ranks({world_size})
+def {function}(rank):
+{body}
+'''
+
+
+def _plain(text: str) -> str:
+    """A text as one line that ends no docstring or comment, and escapes nothing."""
+    return " ".join(plain(text).replace("\\", "/").replace('"', "'").split())
+
+
+def _are_alike(lines: Sequence[str]) -> bool:
+    return len(set(lines)) == 1
+
+
+def _groups(program: Program) -> Iterator[tuple[str, str]]:
+    for group in program.groups:
+        yield group.name, f"dist.new_group({list(group.ranks)}, group_desc={json.dumps(group.name)})"
+
+
+def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A branch for each way on, with the ranks that take it."""
+    ways: dict[tuple[str, ...], list[int]] = {}
+    for rank, lines in enumerate(ranks):
+        ways.setdefault(tuple(lines), []).append(rank)
+    told = [(lines, those) for lines, those in ways.items() if lines]
+    for number, (lines, those) in enumerate(told):
+        is_rest = number > 0 and number == len(ways) - 1
+        which = "else" if is_rest else f"{'elif' if number else 'if'} {_is_one_of(those, len(ranks))}"
+        yield f"{which}:"
+        yield from (f"    {line}" for line in _looped(lines))
+
+
+def _is_one_of(those: Sequence[int], world_size: int) -> str:
+    if len(those) == 1:
+        return f"rank == {those[0]}"
+    if len(those) == world_size - 1:
+        (other,) = set(range(world_size)) - set(those)
+        return f"rank != {other}"
+    if len(those) > 2 and list(those) == list(range(those[0], those[-1] + 1)):
+        return f"{those[0]} <= rank <= {those[-1]}"
+    return f"rank in {tuple(those)}"
+
+
+def _looped(lines: Sequence[str]) -> Iterator[str]:
+    """The lines; what repeats, one line or several, as a loop."""
+    at = 0
+    while at < len(lines):
+        length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
+        if times > 1:
+            yield f"for _ in range({times}):"
+        yield from (f"    {line}" if times > 1 else line for line in lines[at : at + length])
+        at += length * times
+
+
+def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
+    """What repeats from a line on, by its length: how often."""
+    for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
+        block, times = lines[at : at + length], 1
+        while lines[at + length * times : at + length * (times + 1)] == block:
+            times += 1
+        if times > 1:
+            yield length, times
+
+
+# --- one call ---------------------------------------------------------------------------------------------------------
+
+
+def _line(issue: Issue, program: Program) -> str:
+    size = len(members_of(program)[issue.group])
+    function, *arguments = _CALLS[issue.operation](issue, size)
+    if issue.group != DEFAULT:
+        arguments.append(f"group=groups[{json.dumps(issue.group)}]")
+    if function not in ("isend", "irecv"):
+        arguments.append("async_op=True")
+    elif issue.tag:
+        arguments.append(f"tag={issue.tag}")
+    place = f"  # {_plain(issue.at)}" if issue.at else ""
+    return f"works.append(dist.{function}({', '.join(arguments)})){place}"
+
+
+def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
+    size = repr(shape[0]) if len(shape) == 1 else repr(tuple(shape))
+    dtype = "" if issue.dtype == "float32" else f", dtype=torch.{issue.dtype}"
+    return f"torch.{maker}({size}{dtype})"
+
+
+def _sent(issue: Issue, index: int = 0) -> str:
+    return _tensor("ones", issue, issue.shapes[index])
+
+
+def _room(issue: Issue, shape: Shape) -> str:
+    return _tensor("zeros", issue, shape)
+
+
+def _many(each: str, size: int) -> str:
+    return f"[{each} for _ in range({size})]"
+
+
+def _all(maker: str, issue: Issue) -> str:
+    """A tensor of each of its shapes."""
+    if len(set(issue.shapes)) == 1:
+        return _many(_tensor(maker, issue, issue.shapes[0]), len(issue.shapes))
+    return f"[{', '.join(_tensor(maker, issue, shape) for shape in issue.shapes)}]"
+
+
+def _reduction(issue: Issue) -> list[str]:
+    return [] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"]
+
+
+def _reduced(issue: Issue, size: int) -> list[str]:
+    return ["all_reduce", _sent(issue), *_reduction(issue)]
+
+
+def _gathered(issue: Issue, size: int) -> list[str]:
+    room = f"{_many(_room(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
+    return ["gather", _sent(issue), room, f"dst={issue.root}"]
+
+
+def _scattered(issue: Issue, size: int) -> list[str]:
+    sent = f"{_many(_sent(issue), size)} if rank == {issue.root} else None"
+    return ["scatter", _room(issue, issue.shapes[0]), sent, f"src={issue.root}"]
+
+
+def _single_gathered(issue: Issue, size: int) -> list[str]:
+    rows, *rest = issue.shapes[0]
+    return [_GATHER_SINGLE, _room(issue, (rows * size, *rest)), _sent(issue)]
+
+
+def _single_scattered(issue: Issue, size: int) -> list[str]:
+    rows, *rest = issue.shapes[0]
+    return [_SCATTER_SINGLE, _room(issue, (rows // size, *rest)), _sent(issue), *_reduction(issue)]
+
+
+def _exchanged(issue: Issue, size: int) -> list[str]:
+    assert issue.splits is not None
+    sending, receiving = map(list, issue.splits)
+    return ["all_to_all_single", _room(issue, issue.shapes[1]), _sent(issue), repr(receiving), repr(sending)]
+
+
+def _received(issue: Issue, size: int) -> list[str]:
+    source = [] if issue.peer == ANY_SOURCE else [repr(issue.peer)]
+    return ["irecv", _room(issue, issue.shapes[0]), *source]
+
+
+_CALLS: dict[str, Callable[[Issue, int], list[str]]] = {
+    "all_reduce": _reduced,
+    "all_reduce_coalesced": lambda issue, size: ["all_reduce_coalesced", _all("ones", issue), *_reduction(issue)],
+    "broadcast": lambda issue, size: ["broadcast", _sent(issue), f"src={issue.root}"],
+    "reduce": lambda issue, size: ["reduce", _sent(issue), f"dst={issue.root}", *_reduction(issue)],
+    "all_gather": lambda issue, size: ["all_gather", _many(_room(issue, issue.shapes[0]), size), _sent(issue)],
+    "all_gather_coalesced": lambda issue, size: [
+        "all_gather_coalesced",
+        _many(_all("zeros", issue), size),
+        _all("ones", issue),
+    ],
+    "all_gather_into_tensor": _single_gathered,
+    "gather": _gathered,
+    "scatter": _scattered,
+    "reduce_scatter": lambda issue, size: [
+        "reduce_scatter",
+        _room(issue, issue.shapes[0]),
+        _all("ones", issue),
+        *_reduction(issue),
+    ],
+    "reduce_scatter_tensor": _single_scattered,
+    "all_to_all": lambda issue, size: ["all_to_all", _all("zeros", issue), _all("ones", issue)],
+    "all_to_all_single": _exchanged,
+    "barrier": lambda issue, size: ["barrier"],
+    "send": lambda issue, size: ["isend", _sent(issue), repr(issue.peer)],
+    "recv": _received,
+}
+"""By operation, the function of torch.distributed and what it is given."""
