@@ -30,7 +30,7 @@ from ddpsim.simulator.verdict import Finding
 
 _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _LIBRARIES = frozenset({"accelerate", "ignite", "lightning", "pytorch_lightning", "transformers"})
-_ENVIRON: Any = type(os.environ)
+_LOOKS_UP: CodeType = type(os.environ).__getitem__.__code__
 _PROCESS: Any = multiprocessing.process.BaseProcess
 
 
@@ -55,7 +55,7 @@ class SharedProcess:
             (os, "chdir", self._noting(Shared.FOLDER)),
             (signal, "signal", self._noting(Shared.SIGNALS)),
             (_PROCESS, "start", self._starting),
-            (_ENVIRON, "__getitem__", self._reading),
+            (os.environ, "encodekey", self._reading),
             (ThreadPoolExecutor, "submit", self._on_own_executor),
             (ThreadPoolExecutor, "shutdown", self._on_own_executor),
         ):
@@ -116,14 +116,21 @@ class SharedProcess:
 
         return start
 
-    def _reading(self, original: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
-        @wraps(original)
-        def getitem(environ: Any, key: str) -> str:
-            if key in _OF_A_RANK and self._running_rank() is not None and is_importing_of_project(sys._getframe(1)):
-                self._note(Shared.ENVIRONMENT, site_here(), key)
-            return original(environ, key)
+    def _reading(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        """Stands where a look-up begins, on the object.
 
-        return getitem
+        Python 3.13 gives a class a thousand versions; one that is replaced later than that is not called.
+        """
+
+        @wraps(original)
+        def encodekey(key: str) -> Any:
+            if key in _OF_A_RANK and self._running_rank() is not None:
+                frame = sys._getframe(1)
+                if frame.f_code is _LOOKS_UP and is_importing_of_project(frame):
+                    self._note(Shared.ENVIRONMENT, site_here(), key)
+            return original(key)
+
+        return encodekey
 
 
 def _libraries_used_by(program: Any) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import partial
 from inspect import getsource
 
@@ -308,7 +309,8 @@ def test_what_torch_cannot_do_on_a_cpu():
         (mixed_precision, "cpu backend doesn't support events."),
     ):
         if torch.version.cuda is not None:
-            message = "CUDA error: "  # a torch for CUDA tries, and raises what its driver says
+            # A torch for CUDA tries, and raises what its driver says; from 2.15 on it takes what there is for a device.
+            message = r"CUDA error: |Backend doesn't support create a new Stream\."
         errors = simulate(program, 2).errors
         assert sorted(errors) == [0, 1]
-        assert all(message in str(error) for error in errors.values())
+        assert all(re.search(message, str(error)) for error in errors.values())

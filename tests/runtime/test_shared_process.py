@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from ddpsim import Code, simulate
+from ddpsim.simulator.runtime.shared_process import SharedProcess
 
 
 def change_folder():
@@ -36,10 +37,10 @@ def load_data():
 
 
 DEEDS = {
-    change_folder: "rank 1 changes the working folder at test_shared_process.py:18",
+    change_folder: "rank 1 changes the working folder at test_shared_process.py:19",
     handle_a_signal: "rank 1 sets a signal handler, which Python allows the main thread of a process alone at "
-    "test_shared_process.py:23",
-    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:28",
+    "test_shared_process.py:24",
+    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:29",
     load_data: None,
 }
 
@@ -48,7 +49,7 @@ DEEDS = {
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("deed", DEEDS)
 def test_what_is_told(deed, isolation):
-    before = os.chdir, signal.signal, type(os.environ).__getitem__, multiprocessing.process.BaseProcess.start
+    before = os.chdir, signal.signal, os.environ.encodekey, multiprocessing.process.BaseProcess.start
 
     def program(rank):
         if rank == 1:
@@ -59,7 +60,7 @@ def test_what_is_told(deed, isolation):
     expected = DEEDS[deed] if isolation == "thread" else None
     assert [finding.summary for finding in findings] == ([] if expected is None else [expected])
     assert all(finding.code is Code.HAZARD_SHARED_PROCESS for finding in findings)
-    assert before == (os.chdir, signal.signal, type(os.environ).__getitem__, multiprocessing.process.BaseProcess.start)
+    assert before == (os.chdir, signal.signal, os.environ.encodekey, multiprocessing.process.BaseProcess.start)
 
 
 def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
@@ -81,6 +82,28 @@ def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
     assert shared.returns == (0, 0)  # which is what the hazard is about
     own = simulate(program, 2, isolation="process")
     assert (own.findings, own.returns) == ((), (0, 1))
+
+
+def test_it_is_noticed_in_a_process_that_has_run_a_thousand_simulations(tmp_path, monkeypatch):
+    """Python 3.13 looks no further where a method of a class has been replaced a thousand times."""
+    for _ in range(1100):
+        shared = SharedProcess(lambda: None, None)
+        shared.install()
+        shared.uninstall()
+        assert [os.environ.get("RANK") for _ in range(20)] == [None] * 20
+    (tmp_path / "reads_it_late.py").write_text("import os\nRANK = os.environ.get('RANK')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        import reads_it_late
+
+        return reads_it_late.RANK
+
+    try:
+        found = simulate(program, 2)
+    finally:
+        sys.modules.pop("reads_it_late", None)
+    assert [finding.code for finding in found.findings] == [Code.HAZARD_SHARED_PROCESS]
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "own"])
