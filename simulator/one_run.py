@@ -35,6 +35,7 @@ from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import Ran, RunOptions
+from ddpsim.simulator.runtime.garbage import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
@@ -98,7 +99,8 @@ def run_once(
         if processes is not None:
             ran = processes.run(kernel, mover, options, director)
         else:
-            ran = _as_threads(program, kernel, mover, options, director)
+            with fewer_collections(world_size):
+                ran = _as_threads(program, kernel, mover, options, director)
     schedule = Schedule(kernel.choices, options.identity, options.start)
     options = options._replace(poison=ran.has_poisoned)
     result = Result(

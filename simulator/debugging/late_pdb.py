@@ -22,7 +22,7 @@ class LatePdb:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._finder = _Finder(self._replace)
+        self._finder: _Finder | None = None
         self._original: type[Any] | None = None
 
     def install(self) -> None:
@@ -31,11 +31,13 @@ class LatePdb:
         if module is not None:
             self._replace(module)
         else:
+            self._finder = _Finder(self._replace)
             sys.meta_path.insert(0, self._finder)
 
     def uninstall(self) -> None:
         """Put it back. May be called twice."""
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
+        self._finder = None
         if self._original is not None:
             sys.modules["pdb"].Pdb, self._original = self._original, None  # type: ignore[attr-defined]
             _let_pytest_ask_again()

@@ -11,7 +11,6 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.agreements import Agreements
@@ -21,6 +20,7 @@ from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
+from ddpsim.simulator.kernel.notes import Notes
 from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
@@ -55,7 +55,7 @@ class Kernel:
         pauses = Pauses(run, turns)
         self._exchange = calls = Exchange(run, turns, pauses, faults)
         self._lifecycle = lifecycle = Lifecycle(run, turns)
-        groups = Groups(run)
+        groups, notes = Groups(run), Notes(run)
         self._serve: Mapping[type[Any], Serve] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
@@ -85,15 +85,15 @@ class Kernel:
             ask.SawEnd: lifecycle.saw_end,
             ask.Returned: lifecycle.returned,
             ask.Raised: lifecycle.raised,
-            ask.Touch: self._touch,
-            ask.Release: self._release,
-            ask.Acquire: self._acquire,
-            ask.Use: self._use,
-            ask.Note: self._note,
+            ask.Touch: notes.touch,
+            ask.Release: notes.release,
+            ask.Acquire: notes.acquire,
+            ask.Use: notes.use,
+            ask.Note: notes.note,
             ask.Agree: Agreements(run).on_agree,
-            ask.LoaderBegun: self._loader_begun,
+            ask.LoaderBegun: notes.loader_begun,
             ask.Sampled: Samplers(run).on_sampled,
-            ask.StepDone: self._count_step,
+            ask.StepDone: notes.count_step,
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -238,32 +238,3 @@ class Kernel:
     def choices(self) -> tuple[int, ...]:
         """What was chosen so far."""
         return tuple(self._turns.choices)
-
-    # --- small requests -----------------------------------------------------------------------------------------------
-
-    def _touch(self, me: Task, request: ask.Touch) -> None:
-        if self.run.observer is not None:
-            for access in request.accesses:
-                self.run.observer.touched(me.number, access)
-
-    def _release(self, me: Task, request: ask.Release) -> None:
-        if self.run.observer is not None:
-            self.run.observer.created(me.number, request.object)
-
-    def _acquire(self, me: Task, request: ask.Acquire) -> None:
-        if self.run.observer is not None:
-            self.run.observer.needs(me.number, request.object)
-
-    def _use(self, me: Task, request: ask.Use) -> None:
-        if self.run.observer is not None:
-            self.run.observer.used(request.kind)
-
-    def _note(self, me: Task, request: ask.Note) -> None:
-        self.run.record(request.kind, text=request.text)
-
-    def _loader_begun(self, me: Task, request: ask.LoaderBegun) -> None:
-        me.rank.batches.setdefault(request.site, []).append(request.batches)
-
-    def _count_step(self, me: Task, request: ask.StepDone) -> None:
-        me.rank.optimizer_steps += 1
-        self.run.record(EventKind.STEP, text=str(me.rank.optimizer_steps))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
@@ -52,25 +52,6 @@ class KeyValues:
         """What tasks have found by operations that changed nothing; what they had done by then; how often in a row."""
         self._written: dict[int, int] = {}
         """How often tasks have changed something."""
-        self._at_once: Mapping[str, Callable[[Task, StoreOperation], Any]] = {
-            "set": self._set,
-            "multi_set": self._set,
-            "add": self._add,
-            "compare_set": self._compare_set,
-            "append": self._append,
-            "delete_key": self._delete,
-            "num_keys": self._count_keys,
-            "list_keys": self._list_keys,
-            "queue_push": self._push,
-            "queue_len": self._length,
-        }
-        self._waiting_operations: Mapping[str, Callable[[Task, StoreOperation], Script]] = {
-            "get": self._get,
-            "multi_get": self._get,
-            "check": self._check,
-            "wait": self._wait,
-            "queue_pop": self._pop,
-        }
 
     def on_operation(self, me: Task, request: StoreOperation) -> Script:
         """Serve `StoreOperation`: a choice point, an event, and the operation."""
@@ -85,8 +66,8 @@ class KeyValues:
         if (look := self._look(request)) is not None and self._has_found_before(me, request, look):
             yield from self._pauses.poll(me, accesses)
         if operation in self._at_once:
-            return self._at_once[operation](me, request)
-        return (yield from self._waiting_operations[operation](me, request))
+            return self._at_once[operation](self, me, request)
+        return (yield from self._waiting_operations[operation](self, me, request))
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -197,6 +178,26 @@ class KeyValues:
         (key,) = request.keys
         self._read(me, (key,))
         return len(self._queues.get(key, ()))
+
+    _at_once: ClassVar[Mapping[str, Callable[[KeyValues, Task, StoreOperation], Any]]] = {
+        "set": _set,
+        "multi_set": _set,
+        "add": _add,
+        "compare_set": _compare_set,
+        "append": _append,
+        "delete_key": _delete,
+        "num_keys": _count_keys,
+        "list_keys": _list_keys,
+        "queue_push": _push,
+        "queue_len": _length,
+    }
+    _waiting_operations: ClassVar[Mapping[str, Callable[[KeyValues, Task, StoreOperation], Script]]] = {
+        "get": _get,
+        "multi_get": _get,
+        "check": _check,
+        "wait": _wait,
+        "queue_pop": _pop,
+    }
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class Backend:
         self._host = host
         self._makes_groups = makes_groups
         self._semantics = semantics
-        self._wrappers = WrapperRegistry(self._running_rank, steps_elsewhere)
+        self._wrappers = WrapperRegistry(partial(_running_rank, host), steps_elsewhere)
         self._replicas: Replicas | None = None
         if make_judge is not None:
             judge = make_judge(self._wrappers)
@@ -191,9 +191,6 @@ class Backend:
                 self._host.ask(CloseBatch())
 
         return batch_isend_irecv
-
-    def _running_rank(self) -> int | None:
-        return self._host.me.rank if self._host.is_rank_thread() else None
 
     # --- around each rank's program -----------------------------------------------------------------------------------
 
@@ -374,6 +371,10 @@ class Backend:
             original(future, result)
 
         return set_result
+
+
+def _running_rank(host: Host) -> int | None:
+    return host.me.rank if host.is_rank_thread() else None
 
 
 def _put_back(originals: list[tuple[Any, str, Any]]) -> None:

@@ -44,6 +44,9 @@ _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
 
+_Span = tuple[int, int]
+"""Where memory begins and ends."""
+
 
 class _Whole:
     """A tensor that has its storage to itself: a new version is a change."""
@@ -95,8 +98,37 @@ class _Part:
         return self._tensor._version != self._version and not torch.equal(_bytes(self._tensor), self._content)
 
 
-_Watched = tuple[Pending, Sequence[_Whole | _Part | Poisoned], Payload]
-"""A call, what tells whether its tensors change, and the tensors."""
+class _InFlight:
+    """A call that was not waited for yet."""
+
+    __slots__ = ("_brought", "_read", "_written", "pending", "watched")
+
+    def __init__(self, pending: Pending, watched: Sequence[_Whole | _Part | Poisoned], brought: Payload) -> None:
+        self.pending = pending
+        self.watched = watched
+        """What tells whether its tensors change."""
+        self._brought = brought
+        """The tensors."""
+        self._read: Sequence[_Span] | None = None
+        self._written: Sequence[_Span] = ()
+
+    def shares_with(self, other: _InFlight) -> bool:
+        """True if one of two calls writes where the other one reads or writes."""
+        mine, theirs = self._memory(), other._memory()
+        return _meet(mine[1], theirs[0]) or _meet(theirs[1], mine[0])
+
+    def _memory(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
+        """What it may read or write, and what of it it may write on its rank: a broadcast only reads its root's.
+
+        Looked up once, when there is another call to compare with: each is compared with all others in flight.
+        """
+        if self._read is None:
+            inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
+            touched = inputs if inputs is outputs else (*inputs, *outputs)
+            is_source = signature.operation == "broadcast" and signature.root == self.pending.call.rank
+            self._read = [_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
+            self._written = () if is_source else [_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
+        return self._read, self._written
 
 
 class HazardWatch:
@@ -105,7 +137,7 @@ class HazardWatch:
     def __init__(self, world_size: int) -> None:
         self._calls = CallHazards(world_size)
         self._issued = self._calls.issued
-        self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
+        self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
         """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
         """Of the collectives that have not met, by rank, group and sequence."""
@@ -144,16 +176,16 @@ class HazardWatch:
         for name in pending.names:
             self._calls.name(call, name)
         if call.origin.by_hook:
-            self._in_flight[call.rank][id(pending)] = (pending, (), _NOTHING)  # its tensors are the engine's
+            self._in_flight[call.rank][id(pending)] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             held: Poisoned | None = pending.poisoned
             tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
             for listener in self.listeners:
                 listener(pending)
-            brought = pending.payload if held is None else held.brought
+            in_flight = _InFlight(pending, tensors, pending.payload if held is None else held.brought)
             if mine := self._in_flight[call.rank]:
-                self._look_for_shared(pending, brought, mine.values())
-            mine[id(pending)] = (pending, tensors, brought)
+                self._look_for_shared(in_flight, mine.values())
+            mine[id(pending)] = in_flight
             if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
                 self._watch_parts(pending, parts)
         if (
@@ -167,11 +199,14 @@ class HazardWatch:
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
-        watched = self._in_flight[pending.call.rank].pop(id(pending), None)
+        in_flight = self._in_flight[pending.call.rank].pop(id(pending), None)
         if self._sharing and id(pending) in self._sharing:
             self._sharing.remove(id(pending))
-        elif watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
-            self.changed_in_flight(pending.call)
+        elif in_flight is not None:
+            for tensor in in_flight.watched:
+                if tensor.has_changed(pending):
+                    self.changed_in_flight(pending.call)
+                    break
 
     def changed_in_flight(self, call: Call) -> None:
         """The owner of a call changed its tensors before it had waited."""
@@ -183,12 +218,13 @@ class HazardWatch:
 
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
-        calls = [pending.call for pending, *_ in self._in_flight[rank].values()]
+        calls = [each.pending.call for each in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is Phase.USER]
 
     def poisoned(self, rank: int) -> Sequence[Call]:
         """Those whose tensors hold what shows: of them, and of those that leave anything there."""
-        in_flight = [pending.call for pending, *_ in self._in_flight[rank].values() if pending.poisoned is not None]
+        pendings = [each.pending for each in self._in_flight[rank].values()]
+        in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         return in_flight + [call for call, tensor in self._left(rank) if holds_poison(tensor) and call not in in_flight]
 
     def number(self, call: Call) -> int:
@@ -211,7 +247,8 @@ class HazardWatch:
 
     def returned(self, rank: int, value: Any) -> None:
         """What a program returned; of calls that it never waited for more is told than that they were read."""
-        self._read.update((id(pending.call), pending.call) for pending, *_ in self._in_flight[rank].values())
+        for each in self._in_flight[rank].values():
+            self._read[id(each.pending.call)] = each.pending.call
         self.came_to_light(rank, value, "what the program returned")
 
     def read_early(self, read: ReadEarly) -> None:
@@ -226,13 +263,12 @@ class HazardWatch:
                     part.slot_fills()
         self._calls.slot_filled(calls)
 
-    def _look_for_shared(self, pending: Pending, brought: Payload, others: Iterable[_Watched]) -> None:
+    def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
         """Calls in flight may read what they have in common; none may write it."""
-        mine = _read_and_written(pending.call, brought)
-        sharing = [other for other, _, theirs in others if _share(mine, _read_and_written(other.call, theirs))]
+        sharing = [other.pending for other in others if mine.shares_with(other)]
         if sharing:
-            self.shared_in_flight(pending.call)
-            self._sharing.update(map(id, (pending, *sharing)))
+            self.shared_in_flight(mine.pending.call)
+            self._sharing.update(map(id, (mine.pending, *sharing)))
 
     def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
         call, deliver = pending.call, pending.receive_completion
@@ -250,9 +286,9 @@ class HazardWatch:
         """A rank's program returned."""
         self._calls.rank_ended()
         self._unmark(rank)
-        for pending, *_ in list(self._in_flight[rank].values()):
-            self.settled(pending)
-            self.left_unwaited.append(pending.call)
+        for each in list(self._in_flight[rank].values()):
+            self.settled(each.pending)
+            self.left_unwaited.append(each.pending.call)
 
     def run_ended(self) -> None:
         """No rank runs any more."""
@@ -261,9 +297,9 @@ class HazardWatch:
 
     def _unmark(self, rank: int) -> None:
         """Leave no number in memory, which somebody may take without writing to it."""
-        for pending, *_ in self._in_flight[rank].values():
-            if pending.poisoned is not None:
-                pending.poisoned.unmark()
+        for each in self._in_flight[rank].values():
+            if each.pending.poisoned is not None:
+                each.pending.poisoned.unmark()
         for _, tensor in self._left(rank):
             unmark(tensor)
 
@@ -300,27 +336,15 @@ def _only_writes(call: Call) -> bool:
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
-def _read_and_written(call: Call, brought: Payload) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """The tensors of a call, and those of them that it may write on its rank: a broadcast only reads its root's."""
-    is_source = call.signature.operation == "broadcast" and call.signature.root == call.rank
-    return (*brought.inputs, *brought.outputs), () if is_source else brought.outputs
+def _meet(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
+    for start, end in written:
+        for other_start, other_end in others:
+            if start < other_end and other_start < end:
+                return True
+    return False
 
 
-def _share(first: tuple[Sequence[Tensor], Sequence[Tensor]], second: tuple[Sequence[Tensor], Sequence[Tensor]]) -> bool:
-    """True if one of two calls writes where the other one reads or writes."""
-    return _meet(first[1], second[0]) or _meet(second[1], first[0])
-
-
-def _meet(written: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    spans = [_span(tensor) for tensor in others[:_TENSORS_WATCHED]]
-    return any(
-        start < other_end and other_start < end
-        for start, end in map(_span, written[:_TENSORS_WATCHED])
-        for other_start, other_end in spans
-    )
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
+def _span(tensor: Tensor) -> _Span:
     """The memory that a tensor takes; nothing for one with gaps, in which others may lie."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
         return 0, 0

@@ -67,33 +67,34 @@ class Poisoned:
         self._outputs = outputs
         self._is_marked = True
         self._is_revealed = False
-        tensors = {id(tensor): tensor for tensor in (*brought.inputs, *brought.outputs)}
+        is_in_place = brought.inputs is brought.outputs
+        touched = brought.inputs if is_in_place else (*brought.inputs, *brought.outputs)
+        tensors = {id(tensor): tensor for tensor in touched}
         with torch._C._AutoDispatchBelowADInplaceOrView():
             self._copies = {key: tensor.clone() for key, tensor in tensors.items()}
-        inputs = self._copied(brought.inputs)
-        self.moved = brought._replace(
-            inputs=inputs, outputs=inputs if brought.outputs is brought.inputs else self._copied(brought.outputs)
-        )
-        with torch._C._AutoDispatchBelowADInplaceOrView():
             for tensor in outputs:
                 fill(tensor, number)
             for tensor in self._pure_inputs():
                 if outputs:
                     tensor.copy_(self._copies[id(tensor)])
+        inputs = self._copied(brought.inputs)
+        self.moved = brought._replace(inputs=inputs, outputs=inputs if is_in_place else self._copied(brought.outputs))
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
     def has_changed(self, pending: Any) -> bool:
         """True if the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
-        if any(tensor._version != version for tensor, version in self._versions):
-            return True
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                return True
         inputs = self._pure_inputs()
         number = self._number if self._is_marked else None
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            return any(
-                not _is_poison(tensor, number) for tensor in self._outputs if not _overlap(tensor, inputs)
-            ) or any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
+            for tensor in self._outputs:
+                if not _overlap(tensor, inputs) and not _is_poison(tensor, number):
+                    return True
+            return any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
 
     def unmark(self) -> None:
         """Let what is still poisoned hold any NaN, or the largest integer."""

@@ -9,6 +9,7 @@ What gloo tells it of a call besides the operator is asynchronous. Python cannot
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch.autograd import profiler
@@ -68,6 +69,7 @@ class OneProfiler:
         return end
 
 
+@cache
 def _asynchronous_if_of_gloo(original: type[Any]) -> type[Any]:
     class FunctionEvent(original):  # type: ignore[misc]
         """As torch's."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from ddpsim.simulator.diagnosis.leaving_ranks import led_by
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime import limits, outcome
-from ddpsim.simulator.runtime.garbage import fewer_collections
 from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.starter import Starter
@@ -76,8 +75,7 @@ class ThreadedRun:
         host = self.host
         self._isolation.install()
         try:
-            with fewer_collections(len(host.ranks)):
-                limits.run(self._starter, self._kernel.run.budget)
+            limits.run(self._starter, self._kernel.run.budget)
         finally:
             self._isolation.uninstall()
             host.hazards.run_ended()

@@ -1,10 +1,13 @@
 """The collector is calmer during a run, still collects young cycles, and is as it was afterwards."""
 
 import gc
+import sys
 import weakref
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
 from ddpsim.simulator.runtime import garbage
@@ -134,3 +137,23 @@ def test_where_little_is_found_collections_become_rare(monkeypatch):
         collections.run(100)
 
     assert looks == [1_100, 3_100, 7_100, 8_100]
+
+
+def test_an_execution_goes_at_once_and_leaves_nothing_to_look_for(monkeypatch):
+    """It was all one cycle: the collector took a tenth of a small execution, in an exploration, to find that."""
+    monkeypatch.delitem(sys.modules, "pdb", raising=False)  # its class in there is of an execution, and holds it
+    gone = []
+
+    def program(rank):
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        host = dist.group.WORLD.issue.__self__.host
+        weakref.finalize(host, gone.append, "the host")
+        weakref.finalize(host.hazards, gone.append, "what is known of its calls")
+
+    gc.disable()
+    try:
+        simulate(program, 2)
+        assert sorted(set(gone)) == ["the host", "what is known of its calls"]
+    finally:
+        gc.enable()

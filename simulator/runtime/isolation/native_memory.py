@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 
@@ -18,7 +19,12 @@ class Copy:
 
 def window(address: int, size: int) -> memoryview:
     """Return a writable view of `size` bytes at `address`. Keeping the memory alive is the caller's business."""
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+    return memoryview(_bytes(size).from_address(address)).cast("B")
+
+
+@cache
+def _bytes(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    return ctypes.c_ubyte * size
 
 
 class NativeState:

@@ -70,7 +70,7 @@ class LockSteps:
     def __init__(self, host: Host) -> None:
         self._host: Host | None = host
         self._is_aside = False
-        self.has_outsiders: Callable[[], bool] = lambda: False
+        self.has_outsiders: Callable[[], bool] = _none_there
         """True while there are threads outside the simulation that may release what a rank waits for."""
         self.waited: list[Waited] = []
         """What threads of ranks wait for, in the order in which they began to."""
@@ -78,6 +78,7 @@ class LockSteps:
     def end(self) -> None:
         """The execution is over: from now on locks made in it are like any others."""
         self._host = None
+        self.has_outsiders = _none_there
 
     @property
     def host(self) -> Host:
@@ -146,3 +147,7 @@ class LockSteps:
         """Know what came before the lock was given back."""
         if self.host.is_observed:
             self.host.ask(Acquire(lock))
+
+
+def _none_there() -> bool:
+    return False

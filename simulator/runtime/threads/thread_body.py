@@ -27,14 +27,15 @@ class ThreadBody:
         steps: LockSteps,
         *,
         enter: Callable[[], object],
-        end: Callable[[RankThread, Any, Change], None],
+        errors: ThreadErrors,
+        leave: Callable[[RankThread, Any], None],
     ) -> None:
-        """`enter` prepares a new thread, on itself; `end` gives the baton away for good."""
+        """`enter` prepares a new thread, on itself; `leave` is called before it gives the baton away for good."""
         self._host = host
         self._steps = steps
         self._enter = enter
-        self._end = end
-        self.errors = ThreadErrors()
+        self._errors = errors
+        self._leave = leave
 
     def run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """What a new thread does: wait for the baton, run, and give the baton away."""
@@ -44,6 +45,10 @@ class ThreadBody:
             self._end(me, thread, how)
         except BaseException:  # an interrupt, or what the program's own hook of exceptions raises
             self._end(me, thread, how)
+
+    def _end(self, me: RankThread, thread: Any, how: Change) -> None:
+        self._leave(me, thread)
+        self._host.finish(me, how)
 
     def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Change:
         host = self._host
@@ -68,7 +73,7 @@ class ThreadBody:
             if not self._host.is_unwinding(me):
                 how = Change.RAISE
                 self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
-                self.errors.add(me, me.fault or error)
+                self._errors.add(me, me.fault or error)
                 thread._invoke_excepthook(thread)
         end = Access(thread_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
         self._host.ask(Checkpoint(end))

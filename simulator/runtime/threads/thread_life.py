@@ -40,7 +40,6 @@ from ddpsim.simulator.accesses import Access, Mode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.lifecycle import all_threads_of
 from ddpsim.simulator.kernel.requests import Block, Cancel, Note, ReadClock, SawEnd
-from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
@@ -51,7 +50,7 @@ from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, o
 from ddpsim.simulator.runtime.threads.outsiders import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadError
+from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadErrors
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
@@ -66,11 +65,11 @@ class Threads:
 
     def __init__(self, host: Host, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
         """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
-        self._host = host
         self.aside = self._steps = LockSteps(host)
         self._steps.has_outsiders = self._has_outsiders
         self._makers = Makers(self._steps, owns_modules=owns_modules)
-        self._body = ThreadBody(host, self._steps, enter=enter, end=self._end)
+        self._enter = enter
+        self._errors = ThreadErrors()
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that somebody may still ask for."""
         self._leaving: list[threading.Thread] = []
@@ -81,7 +80,12 @@ class Threads:
     @property
     def errors(self) -> list[ThreadError]:
         """What threads raised, as `ThreadErrors.all` has it."""
-        return self._body.errors.all()
+        return self._errors.all()
+
+    @property
+    def _host(self) -> Host:
+        """The execution, until it is over."""
+        return self._steps.host
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
@@ -122,8 +126,12 @@ class Threads:
         _EXECUTORS_LOG.addFilter(_is_worth_telling)
 
     def uninstall(self) -> None:
-        """Put everything back. May be called twice."""
+        """Put everything back. May be called twice.
+
+        What holds this in turn is let go of, so that Python's collector finds nothing to do after an execution.
+        """
         self._steps.end()
+        self._enter = _nobody_enters
         _EXECUTORS_LOG.removeFilter(_is_worth_telling)
         while self._originals:
             owner, name, original = self._originals.pop()
@@ -184,7 +192,8 @@ class Threads:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
-        thread.run = lambda: self._body.run(child, thread, own_run)
+        body = ThreadBody(self._host, self._steps, enter=self._enter, errors=self._errors, leave=self._leave)
+        thread.run = lambda: body.run(child, thread, own_run)
         thread._daemonic = True  # one that clings to what it runs must not keep the process from its end
         try:
             self._really(original, thread)
@@ -205,11 +214,10 @@ class Threads:
             thread._started = threading.Event()
             original(thread)
 
-    def _end(self, me: RankThread, thread: Any, how: Change) -> None:
+    def _leave(self, me: RankThread, thread: Any) -> None:
         if not me.is_abandoned:
             self._leaving.append(thread)
             me.thread = None
-        self._host.finish(me, how)
 
     def _join(self, original: Callable[..., None]) -> Callable[..., None]:
         def join(thread: Any, timeout: float | None = None) -> None:
@@ -293,6 +301,10 @@ class Threads:
     def _has_outsiders(self) -> bool:
         self._outsiders = [thread for thread in self._outsiders if _is_running(thread)]
         return bool(self._outsiders)
+
+
+def _nobody_enters() -> None:
+    """No thread is started any more."""
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
