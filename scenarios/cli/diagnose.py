@@ -81,6 +81,7 @@ def diagnose(
     from ddpsim.scenarios.records.reading import found_in
     from ddpsim.simulator.records.diagnosis import diagnose
     from ddpsim.simulator.records.job import job_of
+    from ddpsim.simulator.records.record import RecordError
 
     if write_test is not None:
         from ddpsim.scenarios.shrinking.saved import check_new
@@ -88,7 +89,11 @@ def diagnose(
         check_form(write_test)
         check_new(write_test, "--write-test")
     found, ended = _of_job(paths, quiet, limit) if torchrun else (found_in(paths), [])
-    diagnosis = diagnose(job_of(found.records, world_size))
+    try:
+        job = job_of(found.records, world_size)
+    except RecordError as error:
+        raise RecordError("; left out ".join([str(error), *found.left_out[:1]])) from error
+    diagnosis = diagnose(job)
     result = _result(diagnosis, with_trace=report is not None or opens)
     name = " ".join(paths)
     notes = [*ended, *(f"left out {each}" for each in found.left_out), *diagnosis.notes]

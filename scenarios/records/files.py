@@ -10,14 +10,16 @@ import glob
 import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.texts import plain
 
 MOST_BYTES = 2**29
 """Of one file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
@@ -44,6 +46,18 @@ class Piece(NamedTuple):
     """Somebody asked for this very file; what else is in a folder may be anything."""
 
 
+class Cut(NamedTuple):
+    """The rest of an archive, which cannot be read: it is cut short, or damaged from there on."""
+
+    path: str
+    last: str
+    """The last member that is whole."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"what follows {self.last} in {self.path}, which is not whole ({self.why})"
+
+
 class Source(NamedTuple):
     """A file or an archive that is there."""
 
@@ -66,8 +80,8 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
             raise RecordError(f"{path} is not there, expected a file, a folder, an archive or a pattern of records")
 
 
-def pieces(source: Source) -> Iterator[Piece]:
-    """The file, or the members of the archive. Raises RecordError for what is refused."""
+def pieces(source: Source) -> Iterator[Piece | Cut]:
+    """The file, or the members of the archive that are whole. Raises RecordError for what is refused."""
     if source.is_named:
         yield from _of_file(source.path)
     else:
@@ -95,35 +109,55 @@ def _mode(path: str) -> int:
         return 0
 
 
-def _of_file(path: str) -> Iterator[Piece]:
+def _of_file(path: str) -> Iterator[Piece | Cut]:
     if not stat.S_ISREG(_mode(path)):
         raise RecordError(f"{path} is no regular file, expected a record, a folder or an archive of records")
     try:
         with open(path, "rb") as file:
             head = file.read(4)
         if head[:2] == b"PK":
-            yield from _of_zip(path)
+            members = _of_zip(path) if zipfile.is_zipfile(path) else _of_cut_zip(path)
+            yield from _until_cut(path, members)
         elif head[:1] not in (b"\x80", b"{", b"V") and tarfile.is_tarfile(path):
-            yield from _of_tar(path)
+            yield from _until_cut(path, _of_tar(path))
         else:
             yield Piece(path, _read(path), is_named=True)
     except RecordError:
         raise
     except _DAMAGED as error:
-        raise RecordError(f"{path} cannot be read ({' '.join(str(error).split()) or type(error).__name__})") from error
+        raise RecordError(f"{path} cannot be read ({_reason(error)})") from error
 
 
-def _of_zip(path: str) -> Iterator[Piece]:
+def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Piece | Cut]:
+    """The members up to where the archive cannot be read any more. One without any that is whole raises."""
+    last = ""
+    try:
+        for name, data in members:
+            yield Piece(f"{path}/{name}", _bounded(data, path), is_named=False)
+            last = name
+    except RecordError:
+        raise
+    except _DAMAGED as error:
+        if not last:
+            raise
+        yield Cut(path, plain(last), _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _of_zip(path: str) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if not member.is_dir()]
         _check_count(path, len(members))
         for member in members:
             _check_member(path, member.filename, member.file_size, is_link=stat.S_ISLNK(member.external_attr >> 16))
             with archive.open(member) as file:
-                yield Piece(f"{path}/{member.filename}", _bounded(file.read(MOST_BYTES + 1), path), is_named=False)
+                yield member.filename, file.read(MOST_BYTES + 1)
 
 
-def _of_tar(path: str) -> Iterator[Piece]:
+def _of_tar(path: str) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(path, "r|*") as archive:  # a stream: nothing is read twice
         for count, member in enumerate(archive):
             _check_count(path, count)
@@ -134,7 +168,57 @@ def _of_tar(path: str) -> Iterator[Piece]:
             )
             file = archive.extractfile(member)
             assert file is not None
-            yield Piece(f"{path}/{member.name}", _bounded(file.read(MOST_BYTES + 1), path), is_named=False)
+            yield member.name, file.read(MOST_BYTES + 1)
+        assert archive.fileobj is not None
+        if archive.fileobj.tell() - archive.offset < tarfile.BLOCKSIZE:  # tarfile takes this for an end, too
+            raise tarfile.ReadError("its end is missing")
+
+
+def _of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
+    """The members of a zip whose directory, at its end, is not there: each has a head of its own before it."""
+    with open(path, "rb") as file:
+        for count in range(MOST_FILES + 1):
+            head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size or not head.startswith(b"PK\x03\x04"):
+                break
+            yield _member_of_zip(path, file, _Head(*_HEAD.unpack(head)))
+            _check_count(path, count + 1)
+    raise zipfile.BadZipFile("its directory is missing")
+
+
+class _Head(NamedTuple):
+    """What stands before a member of a zip."""
+
+    signature: bytes
+    version: int
+    flags: int
+    method: int
+    time: int
+    crc: int
+    packed: int
+    size: int
+    name: int
+    """How long it is."""
+    extra: int
+
+
+_HEAD = struct.Struct("<4sHHHIIIIHH")
+_SIZES_FOLLOW, _ENCRYPTED = 8, 1
+
+
+def _member_of_zip(path: str, file: BinaryIO, head: _Head) -> tuple[str, bytes]:
+    """A member by its head, with its name. Raises what is damaged raises if it is not whole."""
+    name = file.read(head.name).decode("utf-8", "replace")
+    file.read(head.extra)
+    _check_member(path, name, head.size, is_link=False)
+    if head.flags & (_ENCRYPTED | _SIZES_FOLLOW) or head.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"its directory is missing, without which {plain(name)} cannot be read")
+    data = file.read(min(head.packed, MOST_BYTES + 1))
+    if head.method == zipfile.ZIP_DEFLATED:
+        data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, MOST_BYTES + 1)
+    if len(data) != head.size or zlib.crc32(data) != head.crc:
+        raise zipfile.BadZipFile(f"{plain(name)} is cut short")
+    return name, data
 
 
 def _check_count(path: str, count: int) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.scenarios.records.files import Source, pieces, sources
+from ddpsim.scenarios.records.files import Cut, Source, pieces, sources
 from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.records.forms import EXPECTED, JobReader, looks_like_record
 from ddpsim.simulator.records.record import RankRecord, RecordError
@@ -26,7 +26,7 @@ class Found:
 
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
-    """Files that look like records and could not be read, each with the reason."""
+    """Files that look like records and could not be read, each with the reason; the rests of archives that are cut."""
     others: int = 0
     """How many files are no records."""
 
@@ -79,6 +79,9 @@ def _read(part: Sequence[Source]) -> Found:
     job = JobReader()
     records, left_out, others = [], [], 0
     for piece in (piece for source in part for piece in pieces(source)):
+        if isinstance(piece, Cut):
+            left_out.append(str(piece))
+            continue
         if not piece.is_named and not looks_like_record(piece.data):
             others += 1
             continue
