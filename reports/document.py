@@ -250,7 +250,8 @@ class Run:
     def roots(self) -> frozenset[int]:
         """Of the slots in which somebody is missing, those that are the cause; in the others ranks only wait on.
 
-        The cause is where a rank is missing that is to blame; in a circle, where one of it waits for another.
+        The cause is where a rank is missing that is to blame; in a circle, where one of it waits for another. Where
+        calls met that differ, that is the cause, and whoever is missing has only not come yet.
         """
         blamed, open_ = self.culprits, self.awaited
         circle = {rank for finding in self.findings for rank in finding.cycle}
@@ -259,7 +260,8 @@ class Run:
             waiting = {self.events[issue].rank for issue in self.slots[index].issues}
             if blamed & set(self.slots[index].missing) and (not circle or waiting & circle):
                 found.append(index)
-        return frozenset(found or open_)
+        differ = any(each.is_mismatch and each.verdict is Verdict.FAIL for each in self.findings)
+        return frozenset(found if found or differ else open_)
 
     @property
     def slot_of(self) -> dict[int, int]:

@@ -65,10 +65,10 @@ def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
         there += _waiters(run, set(finding.ranks))
     told = {each.site for each in there}
     there += [_There(OTHER, "", Who(-1), site) for site in finding.sites if site not in told]
-    return tuple(_gathered(each for each in there if each.site is not None))
+    return tuple(_gathered(run, (each for each in there if each.site is not None)))
 
 
-def _gathered(there: Iterator[_There]) -> Iterator[Place]:
+def _gathered(run: Run, there: Iterator[_There]) -> Iterator[Place]:
     by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
     callers: dict[int | None, set[int | None]] = {}
     for each in there:
@@ -78,27 +78,30 @@ def _gathered(there: Iterator[_There]) -> Iterator[Place]:
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
         caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have places of their own
-        found.append(Place(site, caller, tuple(_present(ordered))))
+        found.append(Place(site, caller, tuple(_present(run, ordered))))
     yield from sorted(found, key=lambda place: _weight(place.role))
 
 
-def _present(groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[Presence]:
+def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[Presence]:
     """Who is there: of many who do something else each, the first ones in words of their own."""
-    yield from (Presence(role, _named(who), text) for (role, text), who in groups[:_MOST_PRESENT])
+    yield from (Presence(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
     rest: dict[str, list[Who]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
         rest.setdefault(role, []).extend(who)
-    yield from (Presence(role, _named(who), "likewise, in calls of their own") for role, who in rest.items())
+    yield from (Presence(role, _named(run, who), "likewise, in calls of their own") for role, who in rest.items())
 
 
 def _weight(role: str) -> int:
     return (WAITS, OTHER).index(role) + 1 if role in (WAITS, OTHER) else 0
 
 
-def _named(all_: list[Who]) -> str:
+def _named(run: Run, all_: list[Who]) -> str:
+    """Ranks and threads by their names; one rank with where it stands in the program's device mesh."""
     ranks = [who.rank for who in all_ if not who.thread and who.rank >= 0]
     threads = [f'rank {who.rank}, thread "{who.thread}"' for who in all_ if who.thread]
-    return "; ".join([rank_list(ranks)] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
+    place = run.ranks[ranks[0]].coordinates if len(ranks) == 1 and run.ranks else ""
+    named = rank_list(ranks) + (f" ({place})" if place else "")
+    return "; ".join([named] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
 
 
 def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
@@ -110,10 +113,14 @@ def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
             what = differing[issue]
             side = f"side{what.side % SIDES}" if what.side >= 0 else ""
             role = side or (CULPRIT if what.is_odd else OTHER)
-            name = _name(run, call)
             more = what.text.removeprefix(call.operation).strip()
-            told = f"{name}: {more}" if more else name
-            yield _There(role, told, event.who, call.site, call.caller)
+            yield _There(role, _told(_name(run, call), more, call), event.who, call.site, call.caller)
+
+
+def _told(name: str, more: str, call: Call) -> str:
+    """A call with what tells it apart, and with all that is known of what it is for instead of a word of that."""
+    words = ["" if more in (call.purpose, call.origin) else more, call.origin]
+    return ": ".join(filter(None, [name, ", ".join(filter(None, words))]))
 
 
 def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
@@ -148,7 +155,8 @@ def _waiting(run: Run, waiting: Waiting, role: str) -> _There:
         return _There(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
     call = run.issued(next((issue for issue in issues if run.events[issue].rank == waiting.who.rank), issues[0]))
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
-    return _There(role, f"waiting in {_name(run, call)}{more}", waiting.who, waiting.site, call.caller)
+    name = _told(f"{_name(run, call)}{more}", "", call)
+    return _There(role, f"waiting in {name}", waiting.who, waiting.site, call.caller)
 
 
 def _name(run: Run, call: Call) -> str:

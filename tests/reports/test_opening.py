@@ -1,16 +1,21 @@
 """What the page opens with: the line of code first, who is to blame told from who waits, nothing twice."""
 
 import re
+import time
 from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Partial
 
 from ddpsim.reports.document import Document, Site
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.opening import opening_of
 from ddpsim.reports.forms.parting import parting_of
+from ddpsim.reports.forms.view import colours_of
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.near_misses import near_misses
@@ -67,6 +72,66 @@ def test_in_a_tie_the_two_sides_are_told_apart_and_no_rank_is_to_blame():
     assert run.findings[0].ranks == (0, 1, 2, 3)  # the finding names all of them, the picture accuses none
     assert [lane.is_culprit for lane in lanes_of(run).lanes] == [False] * 4
     assert "sides that differ: any may be wrong" in to_html(Document("tie", (run,))).decode()
+
+
+def one_row_logs(rank):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    loss = DTensor.from_local(torch.ones(()), mesh["tp"], [Partial()])
+    if rank == 2:
+        loss.full_tensor()
+    dist.barrier(group=mesh.get_group("tp"))
+
+
+def test_who_is_at_a_line_is_told_with_its_place_in_the_mesh_and_what_its_call_is_for():
+    run = run_of(one_row_logs, 4)
+    assert present(run) == [
+        (
+            "loss.full_tensor()",
+            [
+                (
+                    "side0",
+                    "rank 2 (dp 1, tp 0)",
+                    'all_reduce #1, group "tp (dp 1)": DTensor Partial(sum) -> Replicate, on "tp", for full_tensor',
+                )
+            ],
+        ),
+        (
+            'dist.barrier(group=mesh.get_group("tp"))',
+            [("side1", "rank 3 (dp 1, tp 1)", 'barrier #1, group "tp (dp 1)"')],
+        ),
+    ]
+
+
+def one_row_is_slow(rank):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    if rank == 0:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(max(rank, 1)), group=mesh.get_group("tp"))
+
+
+def test_who_has_only_not_come_yet_where_others_disagree_is_not_marked_as_the_cause():
+    run = run_of(one_row_is_slow, 4)
+    assert [(finding.code, finding.ranks) for finding in run.findings] == [("mismatch.shape", (2, 3))]
+    assert [run.slots[index].missing for index in colours_of(run)] == [(0,)]
+    assert set(colours_of(run).values()) == {1}
+    page = to_html(Document("rows", (run,))).decode()
+    assert "still open, not come yet" in page
+    assert "never matched, missing" not in page
+    assert "never matched, missing" in to_html(Document("missing", (run_of(returns_early, 3),))).decode()
+
+
+def stage_stops(rank):
+    stage = PipelineStage(torch.nn.Linear(2, 2), rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=1)
+    for _ in range(2 - rank):
+        schedule.step(*[torch.ones(1, 2)] * (rank == 0))
+
+
+def test_a_message_of_a_pipeline_is_told_with_its_stages_where_a_rank_waits_in_it():
+    (_, present_), *_ = present(run_of(stage_stops, 2))
+    ((culprit, *_), (waits, _, told)) = present_
+    assert (culprit, waits) == ("culprit", "waits")
+    assert told.endswith("to rank 1: pipeline activations of micro-batch 0, stage 0 to stage 1")
 
 
 def sent_with_tag_7(rank, *, received_from):
