@@ -83,8 +83,9 @@ class Doors:
         setattr(owner, name, door)
 
     def _put_back(self) -> None:
-        for owner, name, original in reversed(self._originals):
-            setattr(owner, name, original)
+        """Once: a door that a program has imported by its name opens again, and what stands there now is to stay."""
+        while self._originals:
+            setattr(*self._originals.pop())
 
     def _install(self, what: str) -> None:
         self._put_back()

@@ -12,15 +12,20 @@ from typing import Any
 import torch
 import torch.utils._device as default_device
 from torch import Tensor
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put
+from ddpsim.simulator.virtual_gpus import attention, sync_batch_norm
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
 from ddpsim.simulator.virtual_gpus.missing_kernels import explained
-from ddpsim.simulator.virtual_gpus.sync_batch_norm import KERNELS
 
 Function = Callable[..., Any]
 Handler = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
+
+
+_PLAIN = (Tensor, Parameter)
+"""Tensors that nobody has made a class of."""
 
 
 class VirtualGpuMode(TorchFunctionMode):
@@ -33,8 +38,8 @@ class VirtualGpuMode(TorchFunctionMode):
         tensor: Any = Tensor
         self._handlers: dict[Any, Handler] = {
             tensor.device.__get__: self._device,
-            tensor.is_cuda.__get__: lambda f, args, kwargs: _is_labelled(args[0]) or f(*args),
-            tensor.is_cpu.__get__: lambda f, args, kwargs: not _is_labelled(args[0]) and f(*args),
+            tensor.is_cuda.__get__: lambda f, args, kwargs: self._shown(args[0]) is not None or f(*args),
+            tensor.is_cpu.__get__: lambda f, args, kwargs: self._shown(args[0]) is None and f(*args),
             tensor.get_device: self._get_device,
             tensor.cuda: self._cuda,
             tensor.cpu: self._cpu,
@@ -43,7 +48,7 @@ class VirtualGpuMode(TorchFunctionMode):
             tensor.data.__set__: self._set_data,
             tensor.__reduce_ex__: _without_label,
             tensor.__repr__: self._repr,
-            **{kernel: _instead(form) for kernel, form in KERNELS.items()},
+            **{kernel: _instead(form) for kernel, form in {**sync_batch_norm.KERNELS, **attention.KERNELS}.items()},
         }
 
     def __torch_function__(
@@ -131,7 +136,7 @@ class VirtualGpuMode(TorchFunctionMode):
     # --- being asked --------------------------------------------------------------------------------------------------
 
     def _device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = args[0].__dict__.get(LABEL)
+        label = self._shown(args[0])
         return func(*args) if label is None else torch.device("cuda", label)
 
     def _repr(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -139,12 +144,15 @@ class VirtualGpuMode(TorchFunctionMode):
             return str(torch._tensor_str._str(args[0], **kwargs))
 
     def _get_device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = label_of(args[0])
+        label = self._shown(args[0])
         return func(*args) if label is None else label
 
-
-def _is_labelled(tensor: Tensor) -> bool:
-    return LABEL in tensor.__dict__
+    def _shown(self, tensor: Tensor) -> int | None:
+        """The GPU that a program is told. C++ makes a DTensor, without a label; it is where its mesh is."""
+        if (label := tensor.__dict__.get(LABEL)) is not None:
+            return label  # type: ignore[no-any-return]
+        spec = None if type(tensor) in _PLAIN else getattr(tensor, "_spec", None)
+        return self._gpus.current if spec is not None and spec.mesh.device_type == "cuda" else None
 
 
 def _without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

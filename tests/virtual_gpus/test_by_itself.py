@@ -52,6 +52,18 @@ def test_a_program_that_asks(program, capfd, asked_for):
     assert capfd.readouterr() == ("", line(asked_for.split(" of ")[0].split(" for ")[0].split(" by ")[0]))
 
 
+def test_a_name_imported_before_there_were_gpus(program, capfd):
+    # As in torch's own tutorial: what was put there for the first request stays when the second comes by such a name.
+    command = program(
+        "from torch.distributed import init_process_group",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+        'init_process_group("nccl")',
+        'print(torch.nn.Linear(1, 1).to(int(os.environ["LOCAL_RANK"])).weight.device, torch.cuda.current_device())',
+    )
+    assert simulate_program(command, 2).verdict is Verdict.PASS
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "cuda:0 0", "cuda:1 1"]
+
+
 def test_a_program_that_only_looks(program, capfd):
     command = program(
         'device = "cuda" if torch.cuda.is_available() else "cpu"',

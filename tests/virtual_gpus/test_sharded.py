@@ -1,0 +1,48 @@
+"""DTensors on virtual GPUs: where they say that they are, and attention, whose kernel on the CPU knows no sharding."""
+
+import textwrap
+
+import pytest
+import torch
+
+from ddpsim import Verdict, simulate_program
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+
+PROGRAM = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+here = torch.device("cuda", torch.cuda.current_device())
+weight = distribute_tensor(torch.ones(4, 4), mesh["tp"], [Shard(0)])
+assert (weight.device, weight.is_cuda, weight.is_cpu, weight.get_device()) == (here, True, False, here.index)
+on_cpu = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (4,)), [Replicate()])
+assert (on_cpu.device.type, on_cpu.is_cuda, on_cpu.is_cpu, on_cpu.get_device()) == ("cpu", False, True, -1)
+
+# What fully_shard asks of parameters that are sharded already.
+module = torch.nn.Linear(4, 4).cuda()
+module.weight = torch.nn.Parameter(weight)
+module.bias = None
+fully_shard(module, mesh=mesh["dp"])
+
+torch.manual_seed(1)
+whole = [torch.randn(3, 2, 5, 4, device="cuda", requires_grad=True) for _ in range(3)]
+parts = [distribute_tensor(each.detach(), mesh["tp"], [Shard(1)]).requires_grad_() for each in whole]
+plain, sharded = (scaled_dot_product_attention(*each, is_causal=True) for each in (whole, parts))
+torch.testing.assert_close(sharded.full_tensor(), plain, check_device=False)
+plain.sum().backward()
+sharded.sum().backward()
+for one, other in zip(whole, parts):
+    torch.testing.assert_close(other.grad.full_tensor(), one.grad, check_device=False)
+"""
+
+
+@pytest.mark.tier("ci")
+def test_tensors_that_are_sharded(tmp_path):
+    (tmp_path / "own.py").write_text(textwrap.dedent(PROGRAM))
+    result = simulate_program([str(tmp_path / "own.py")], 4, gpus=4)
+    assert result.verdict is Verdict.PASS, str(result)
