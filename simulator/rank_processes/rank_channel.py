@@ -33,7 +33,10 @@ class RankChannel:
         self.heed_debugger: Callable[[Look | Breakpoints], None] | None = None
         """Does what a debugger in another rank asks for, while this one waits for something."""
         self.is_in_use = False
-        """Something is being said or heard: what that needs of Python may import a module."""
+        """Something is being said, or its answer is awaited: what that needs of Python may import a module.
+
+        Whoever left it then would leave the answer to what it says next.
+        """
 
     def send(self, value: Any) -> None:
         """Say something that is not answered."""
@@ -44,11 +47,16 @@ class RankChannel:
             )
             in_children.tell(line)
             raise UsageError(line)
-        self.is_in_use = True
-        try:
+        with self._in_use():
             self._channel.send((value, self._written()))
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        before, self.is_in_use = self.is_in_use, True
+        try:
+            yield
         finally:
-            self.is_in_use = False
+            self.is_in_use = before
 
     def _written(self) -> Written:
         try:
@@ -58,20 +66,21 @@ class RankChannel:
 
     def receive(self) -> Any:
         """Wait for what the coordinator says; where it is gone there is nobody to run for."""
-        self.is_in_use = True
-        try:
-            while isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
-                self.heed_debugger(said)
-            return said
-        except EOFError:
-            os._exit(1)
-        finally:
-            self.is_in_use = False
+        with self._in_use():
+            try:
+                while (
+                    isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None
+                ):
+                    self.heed_debugger(said)
+                return said
+            except EOFError:
+                os._exit(1)
 
     def exchange(self, value: Any) -> Any:
         """Say something, and wait for the answer."""
-        self.send(value)
-        return self.receive()
+        with self._in_use():
+            self.send(value)
+            return self.receive()
 
 
 class Signals:

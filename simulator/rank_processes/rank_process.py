@@ -19,7 +19,6 @@ from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
-from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.made_stores import serve_made_stores
@@ -59,6 +58,12 @@ def main(setting: Setting) -> NoReturn:
     finally:
         flush(has_own_files=setting.terms.is_program and not setting.terms.is_launched)
         os._exit(status)
+
+
+def leave_program(kernel: RemoteKernel) -> None:
+    """Leave the program of the rank, wherever it stands: the execution is over, and the rank did not notice."""
+    if kernel.interrupt():
+        raise RankUnwound
 
 
 class _Hazards(HazardWatch):
@@ -232,13 +237,9 @@ class _RankProcess:
             if running is not None:
                 write_stack(stack, stack_of(running))
 
-        def unwind(*arguments: object) -> None:
-            self._kernel.run.life.stop(Ending.INTERRUPTED)
-            raise RankUnwound
-
         signal.signal(TELL_STACK, tell_stack)
         faulthandler.register(TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
-        signal.signal(UNWIND_PROGRAM, unwind)
+        signal.signal(UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
 
     def _ended(self) -> Ended:
         rank, error = self._host.ranks[0], self._error

@@ -15,7 +15,18 @@ from typing import Any
 
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Refuse, Strike, Switch, TellStack, Unwind
+from ddpsim.simulator.kernel.answers import (
+    GO_ON,
+    UNWIND,
+    Answer,
+    Deliver,
+    GoOn,
+    Refuse,
+    Strike,
+    Switch,
+    TellStack,
+    Unwind,
+)
 from ddpsim.simulator.kernel.requests import UNANSWERED, BeginCall, Finish, Reply, Request, StartThread, WaitFor
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
@@ -98,6 +109,8 @@ class RemoteKernel:
         """The last turn ends the request that it is for."""
         self.is_ahead = False
         """The rank may run before it has the baton."""
+        self._is_interrupted = False
+        """The rank is to leave its program with the next answer that would let it go on."""
 
     def attach(self, calls: Open, before_delivery: Callable[[Pending], None]) -> None:
         """Say where the rank's calls are, and who is told before the tensors of one are written."""
@@ -148,8 +161,17 @@ class RemoteKernel:
         """Wait until the rank has the baton, if it may run ahead. False if it is to leave its program instead."""
         if self.is_ahead:
             self._heed(self._exchange(AwaitTurn()))
-            return type(self._answers.popleft()) is GoOn
+            return type(self._answers.popleft()) is GoOn and not self._is_interrupted
         return True
+
+    def interrupt(self) -> bool:
+        """The execution is over, and the rank is to leave its program. True if it may do so where it stands.
+
+        Not so while it says something, or awaits the answer: it leaves with that.
+        """
+        self.run.life.stop(Ending.INTERRUPTED)
+        self._is_interrupted = self._own_channel.is_in_use
+        return not self._is_interrupted
 
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
         """As `handle` of `WaitFor`."""
@@ -197,6 +219,7 @@ class RemoteKernel:
         answer = self._answers.popleft()
         if type(answer) in _ENDING:
             self._signals.let_in(self._running.number)
+            return UNWIND if self._is_interrupted else answer
         return answer
 
     def _tell(self, message: Tell | Post) -> None:

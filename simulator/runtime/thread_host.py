@@ -304,7 +304,7 @@ class ThreadHost:
         answer = self.kernel.handle(Finish(how))
         while isinstance(answer, LookOutside):
             answer = self.kernel.reply(self._carry_out(me, answer))
-        assert isinstance(answer, Switch)
+        assert isinstance(answer, Switch), f"{Finish.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:
             me.of.threads.remove(me)
         return answer.to
