@@ -5,7 +5,7 @@ blocked in a lock, a socket or native code by the time for which its thread has 
 may take as long as the budget has seconds, the second is `stuck` after `Budget.stuck_seconds`.
 
 A rank that imports a module gets more time: on a busy machine it waits for the disk, and if it is interrupted, a module
-half made stays behind in the process.
+half made stays behind in the process. So does one that compiles: torch's compiler waits for one of C++.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from types import FrameType
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.kernel.states import Ending
@@ -25,8 +26,12 @@ _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
 """A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
 
-_TIMES_FOR_IMPORTS = 10
-"""So many times as long may a rank be blocked that imports a module."""
+_TIMES_FOR_PREPARING = 10
+"""So many times as long may a rank be blocked that imports a module, or compiles."""
+
+_IMPORTS = "<frozen importlib._bootstrap>"
+_COMPILES = frozenset({"torch._dynamo.convert_frame", "torch._inductor.compile_fx"})
+"""Modules whose functions are left before what they have compiled runs."""
 
 _GRACE_SECONDS = 1.0
 """How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
@@ -100,9 +105,13 @@ def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
 def _patience(rank: RankThread, budget: Budget) -> float:
     """How long a rank may be blocked, in seconds."""
     frame = sys._current_frames().get(rank.ident or 0)
-    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+    while frame is not None and not _prepares(frame):
         frame = frame.f_back
-    return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_IMPORTS)
+    return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_PREPARING)
+
+
+def _prepares(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
 
 
 def _core_seconds(rank: RankThread) -> float:

@@ -12,7 +12,10 @@ from ddpsim.simulator.events import EventKind
 from tests.kit.results import codes
 from tests.process_group.compiled_helper import mean_of
 
-pytestmark = pytest.mark.tier("ci")  # to load dynamo takes seconds
+pytestmark = [
+    pytest.mark.tier("ci"),  # to load dynamo takes seconds
+    pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning"),  # on Python 3.13.0
+]
 
 
 def summed(x):

@@ -133,6 +133,28 @@ def test_an_import_that_never_ends(slow_module):
 
 
 @pytest.mark.usefixtures("asleep")
+@pytest.mark.parametrize(
+    ("module", "codes"),
+    [
+        ("torch._dynamo.convert_frame", []),
+        ("torch._inductor.compile_fx", []),
+        ("torch._inductor.output_code", ["stuck"]),
+    ],
+)
+def test_a_compilation_may_take_longer(module, codes):
+    """It waits for a compiler of C++; what is compiled then, may not."""
+    gate = threading.Event()
+    module = {"__name__": module, "gate": gate}
+    exec("def waits():\n    gate.wait(1.0)", module)
+
+    result = simulate(lambda rank: module["waits"](), 1, budget=QUICK)
+    gate.set()
+    for thread in threads():
+        thread.join(10)
+    assert [finding.code.value for finding in result.findings] == codes
+
+
+@pytest.mark.usefixtures("asleep")
 def test_a_socket_that_nobody_writes_to():
     ours, theirs = socket.socketpair()
 
