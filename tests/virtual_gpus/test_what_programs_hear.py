@@ -216,7 +216,7 @@ def test_groups():
         total = torch.full((2,), rank + 1.0, device="cuda")
         dist.all_reduce(total, op=dist.ReduceOp.AVG)
         every = [torch.empty(1, device="cuda") for _ in range(2)]
-        dist.all_gather(every, torch.full((1,), float(rank)))  # real nccl wants it on a GPU
+        dist.all_gather(every, torch.full((1,), float(rank), device="cuda"))
         names = [None] * 2
         dist.all_gather_object(names, str(total.device))
         dist.barrier(device_ids=[rank])
@@ -349,3 +349,52 @@ def test_what_is_not_there_may_stand_in_annotations():
         return captured(None)
 
     assert run(program) is False
+
+
+ON_CPU = {
+    "made": lambda: torch.ones(2),
+    "made and named": lambda: torch.zeros(2, device="cpu"),
+    "moved down": lambda: torch.ones(2, device="cuda").cpu(),
+    "moved by name": lambda: torch.ones(2, device="cuda").to("cpu"),
+}
+ON_GPU = {
+    "made": lambda: torch.ones(2, device="cuda"),
+    "moved up": lambda: torch.ones(2).cuda(),
+    "moved as data": lambda: _with_data(torch.zeros(2), torch.ones(2).cuda()),
+    "of a model": lambda: nn.Linear(2, 2).cuda().weight.detach(),
+    "like another": lambda: torch.zeros_like(torch.ones(2).cuda()),
+    "by the device in force": lambda: _made_under_a_device(),
+}
+
+
+def _with_data(tensor, data):
+    tensor.data = data
+    return tensor
+
+
+def _made_under_a_device():
+    with torch.device("cuda"):
+        return torch.ones(2)
+
+
+def _reduced(make, backend):
+    def program(rank):
+        group = dist.new_group(backend=backend)
+        try:
+            dist.all_reduce(make(), group=group)
+        except RuntimeError as error:
+            return str(error)
+        return None
+
+    return run(program)
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_nccl_has_nothing_for_a_tensor_of_the_cpu(name):
+    assert _reduced(ON_CPU[name], "nccl") == "No backend type associated with device type cpu"
+    assert _reduced(ON_CPU[name], "cpu:gloo,cuda:nccl") is None
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_nccl_takes_what_is_on_a_gpu(name):
+    assert _reduced(ON_GPU[name], "nccl") is None
