@@ -40,6 +40,7 @@ from ddpsim.simulator.verdict import Finding
 _TENSORS_WATCHED = 8
 """Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
 
+_USER = Phase.USER  # as in turns.py
 _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
@@ -177,7 +178,7 @@ class HazardWatch:
             self._calls.name(call, name)
         if call.origin.by_hook:
             self._in_flight[call.rank][id(pending)] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
-        elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
+        elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
             held: Poisoned | None = pending.poisoned
             tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
             for listener in self.listeners:
@@ -219,7 +220,7 @@ class HazardWatch:
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
         calls = [each.pending.call for each in self._in_flight[rank].values()]
-        return [call for call in calls if call.origin.phase is Phase.USER]
+        return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned(self, rank: int) -> Sequence[Call]:
         """Those whose tensors hold what shows: of them, and of those that leave anything there."""
@@ -314,9 +315,9 @@ class HazardWatch:
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:
-    outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
-    if not (outputs or inputs):
+    if not (payload.outputs or payload.inputs):
         return ()
+    outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
     tensors = [(tensor, True) for tensor in outputs]
     if payload.inputs is not payload.outputs:
         tensors += [(tensor, False) for tensor in inputs]

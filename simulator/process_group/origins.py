@@ -87,10 +87,11 @@ class OriginTracker:
         frame: FrameType | None = start or sys._getframe(1)
         reading: Reading | None = None
         innermost: FrameType | None = None
-        is_direct = is_read = is_reduction = False
+        is_direct = is_read = is_reduction = has_callers = False
         while frame is not None:
             reader = known.get(id(frame.f_code)) or learn(frame)
             if reader is user_runs:
+                has_callers = innermost is not None
                 innermost = innermost or frame
                 if is_read:
                     break
@@ -119,7 +120,9 @@ class OriginTracker:
             return origin, self._host.me.started_at, None
         if id(innermost.f_code) in self._phases.compiled:
             return origin, *self._compiled(innermost, reading)
-        return origin, site_at(innermost), self._caller(innermost, innermost.f_code.co_filename)
+        is_alone = not (is_read or has_callers)  # what is read is not looked for to the end
+        path = innermost.f_code.co_filename
+        return origin, site_at(innermost), None if is_alone else self._caller(innermost, path)
 
     def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
         """The line of a function that is compiled, and who called that: without the line, from anywhere."""

@@ -171,7 +171,7 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 with torch._C.DisableTorchFunction():
                     if _have_data(arguments[:with_tensors]):
                         return method(self, *arguments)
-            elif _have_data(arguments[:with_tensors]):
+            elif not with_tensors or _have_data(arguments[:with_tensors]):
                 return method(self, *arguments)
             return self.through_torch.call(self, method, arguments, options)
 
@@ -185,7 +185,12 @@ def _have_data(arguments: Sequence[Any]) -> bool:
     for argument in arguments:
         while type(argument) is list and argument:
             argument = argument[0]
-        if isinstance(argument, Tensor) and (argument.is_meta or type(argument).__torch_dispatch__ is not _NO_DISPATCH):
+        if type(argument) is Tensor:
+            if argument.is_meta:
+                return False
+        elif isinstance(argument, Tensor) and (
+            argument.is_meta or type(argument).__torch_dispatch__ is not _NO_DISPATCH
+        ):
             return False
     return True
 
