@@ -55,11 +55,23 @@ class Lanes {
     const { geometry, run } = this;
     geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE);
     this.measure();
-    const wrong = run.cellSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
+    const wrong = this.cellThatCounts();
     const end = wrong < 0 ? run.columns : run.cellColumn[wrong];
     const column = run.marked === null ? end : run.columnOf(run.marked);
     this.area.scrollLeft = geometry.x(column) - this.startOf(wrong);
     this.draw();
+  }
+
+  /** A cell of calls that differ, else one that is the cause, else one that waits for good; -1 if nothing is wrong. */
+  cellThatCounts() {
+    const { run } = this;
+    const signs = [
+      (slot) => run.slots.state[slot] === "x",
+      (slot) => run.colourOf(slot) === " slot0",
+      (slot) => run.lacks(slot),
+    ];
+    const found = signs.map((sign) => run.cellSlot.findIndex(sign));
+    return found.find((cell) => cell >= 0) ?? -1;
   }
 
   /** Where the column that counts stands at first: with room for the word beside it. @param {number} cell or -1 */

@@ -9,7 +9,7 @@ import pytest
 from ddpsim.reports.document import Document, Finding, Rank, Site
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
-from tests.reports.made import Story, call, message, missing_rank
+from tests.reports.made import Story, call, message, missing_rank, of_own_size
 from tests.reports.test_opening import long_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -116,3 +116,17 @@ def test_a_phone_shows_what_counts_at_once(open_report, run):
             False,
             True,
         ]
+
+
+def test_a_phone_shows_the_calls_that_differ_before_a_rank_that_has_not_come_yet(open_report):
+    story = Story(4)
+    story.hang(call(0, group="tp (dp 1)"), [2], [3])  # an early column, of which nobody is to blame
+    for number in range(30):
+        story.meet(call(number, group="tp (dp 0)"), (0, 1))
+    story.differ(*(replace(each, group="tp (dp 0)", sequence=30) for each in of_own_size(2)))
+    finding = Finding("mismatch.shape", Verdict.FAIL, (0,), "", "", slots=(len(story.slots) - 1,))
+    report = open_report(Document("story", (story.run(verdict=Verdict.FAIL, findings=(finding,)),)), **PHONE)
+    frame = report.box(".frame")
+    odd = report.boxes(".drawing .call.odd")
+    assert odd
+    assert all(inside(box, frame) for box in odd)
