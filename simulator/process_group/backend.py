@@ -19,8 +19,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DataLoader.__iter__`, which tells how many batches there are (loaders.py), and `__init__` and `__iter__` of
   `DistributedSampler`, which tell what part of the samples a rank reads (samplers.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
-- `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
-  see Note [Static graphs]; both in reducer_patches.py;
+- `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
+  see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
+  reducer_patches.py;
 - `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer_patches.py;
 - `DistributedDataParallel._get_ddp_logging_data`, which names the backend;
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
@@ -43,6 +44,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
+from torch import _jit_internal
 from torch.distributed import distributed_c10d
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -172,6 +174,7 @@ class Backend:
             (torch._C.Future, "set_result", self._future_set),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._host)),
+            (_jit_internal, "_extract_tensors", reducer_patches.tensors_in),
             (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
             (DistributedDataParallel, "_get_ddp_logging_data", reducer_patches.logging_data),
             (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
