@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.place import CannotError, Topic
+from ddpsim.simulator.debugging.stacks import alike
 from ddpsim.simulator.diagnosis.deadlock import rows_of
 from ddpsim.simulator.diagnosis.explain import Row, table
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
@@ -25,6 +26,8 @@ class View:
     snapshot: Snapshot
     running: int | None = None
     """The rank that has the baton."""
+    here: int | None = None
+    """The rank in which the debugger that asks has the word."""
     findings: tuple[Finding, ...] = ()
     """What was found; also calls that do not agree although others have not come yet."""
     enabled: frozenset[int] = frozenset()
@@ -56,10 +59,11 @@ def _rows(view: View, rank: int) -> list[Row]:
     snapshot = view.snapshot.ranks[rank]
     if rank not in view.enabled and (snapshot.state is not RankState.WAITING or snapshot.waits):
         return rows_of(view.snapshot, snapshot)
-    what = "stands here" if rank == view.running else "can go on"
+    what = "stands here" if rank == view.here else "has the turn" if rank == view.running else "can go on"
     last = snapshot.last_call
     after = f"after {last.operation} #{last.sequence}" if last else "before its first call"
-    own = Row(rank, what, str(view.places.get(rank) or (last.site if last else "")), after)
+    place = str(view.places.get(rank) or (last.site if last else ""))
+    own = Row(rank, what, place, after, coordinates=last.coordinates if last else "")
     return [own, *(row for row in rows_of(view.snapshot, snapshot) if row.thread)]
 
 
@@ -126,12 +130,14 @@ def why_text(view: View) -> str:
 
 
 def where_text(view: View) -> str:
-    """The stacks of all ranks, innermost last."""
+    """The stacks of all ranks, innermost last; of ranks that stand alike once."""
+    told = [(rank, view.stacks.get(rank) or f"  {_ended(view, rank)}") for rank in range(view.world_size)]
     lines = []
-    for rank in range(view.world_size):
-        told = view.stacks.get(rank, "")
-        lines.append(f"rank {rank}" + ("" if told else f"  {_ended(view, rank)}"))
-        lines += told.rstrip().splitlines()
+    for ranks, text in alike(told):
+        is_stack = any(rank in view.stacks for rank in ranks)
+        if not is_stack and len(ranks) > 1:
+            text = text.replace("  has ", "  have ", 1)
+        lines.append(f"{rank_list(ranks)}\n{text.rstrip()}" if is_stack else f"{rank_list(ranks)}{text}")
     return "\n".join(lines)
 
 

@@ -8,13 +8,15 @@ import pdb
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from types import FrameType
 from typing import Any, ClassVar
 
 from ddpsim.simulator.debugging.frames import last_frame, outermost, program_frame, within_program
 from ddpsim.simulator.debugging.lines import Console, Lines
 from ddpsim.simulator.debugging.place import CannotError, Place, Topic
-from ddpsim.simulator.runtime.call_sites import is_projects
+from ddpsim.simulator.debugging.stacks import counted
+from ddpsim.simulator.runtime.call_sites import is_projects, package_of
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
 """Modules that run the program, and are none of it."""
@@ -180,6 +182,22 @@ class RankDebugger(pdb.Pdb):
             super().do_where(arg)
 
     do_w = do_bt = do_where
+
+    def print_stack_trace(self, *count: Any) -> None:
+        """The stack; in ranks the frames of installed packages, but for the one that is looked at, are counted."""
+        if any(count) or not self.place.who():
+            super().print_stack_trace(*count)
+            return
+        stack = [(entry, self._package_at(index)) for index, entry in enumerate(self.stack)]
+        for is_package, same in groupby(stack, key=lambda each: bool(each[1])):
+            entries = list(same)
+            if is_package:
+                self.message(counted(package for _, package in entries))
+            for entry, _ in () if is_package else entries:
+                self.print_stack_entry(entry)
+
+    def _package_at(self, index: int) -> str:
+        return "" if index == self.curindex else package_of(self.stack[index][0].f_code.co_filename)
 
     def _tell(self, topic: Topic, argument: str) -> None:
         try:

@@ -96,7 +96,8 @@ class ThreadPlace:
         frames = {rank: frame for rank, frame in self._frames().items() if not self._run.ranks[rank].main.is_finished}
         places: dict[int, Site] = {rank: site_at(frame) for rank, frame in frames.items()}
         stacks = {rank: stack_text(frame) for rank, frame in frames.items()} if topic is Topic.WHERE else {}
-        return answer(topic, argument, view_of(self._run, places, stacks))
+        me = self._me()
+        return answer(topic, argument, view_of(self._run, None if me is None else me.rank, places, stacks))
 
     def _frames(self) -> dict[int, FrameType]:
         """Where the programs of ranks stand that have begun."""

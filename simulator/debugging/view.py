@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.debugging.answers import View
+from ddpsim.simulator.debugging.stacks import brief_stack
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.waits import ThreadWait
 
 
-def view_of(run: Run, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
-    """An execution as it stands; `places` and `stacks` say where its ranks do."""
+def view_of(run: Run, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
+    """An execution as it stands, for a debugger in rank `here`; `places` and `stacks` say where its ranks stand."""
     early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.issued()))
     return View(
         run.snapshot(),
         None if run.running is None else run.running.rank_number,
+        here,
         tuple(run.findings) or early,
         frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled),
         places,
-        stacks,
+        {rank: brief_stack(stack, os.getcwd()) for rank, stack in stacks.items()},
     )
 
 

@@ -138,7 +138,7 @@ class DebuggerDesk:
                 for other in self._inboxes
                 if other is not inbox and self._has_program(other)
             }
-        view = view_of(self._kernel.run, _places(stacks), stacks)
+        view = view_of(self._kernel.run, inbox.child.rank, _places(stacks), stacks)
         try:
             return Told(answer(message.topic, message.argument, view))
         except CannotError as error:

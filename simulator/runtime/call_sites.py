@@ -112,6 +112,12 @@ def _home(path: str) -> str:
     return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
 
 
+def package_of(path: str) -> str:
+    """The installed package that a file is in, such as "torch"; "" for any other file."""
+    found = _INSTALLED.search(path)
+    return "" if found is None else re.split(r"[/\\.]", path[found.end() :])[0]
+
+
 def is_projects(code: CodeType) -> bool:
     """True for a function of the user's program that lies neither among installed packages nor in Python's library."""
     path = code.co_filename

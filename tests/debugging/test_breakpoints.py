@@ -87,7 +87,14 @@ SESSIONS = {
         ["why", "c"],
         ["nothing is wrong so far", "ranks 2, 3 can go on", "rank 0 waits for ranks 2, 3: all_reduce #0"],
     ),
-    "stacks": (["w all", "c"], [f'rank 0\n  File "{__file__}", line {CALL}, in adds_up', "rank 3  has not begun\n"]),
+    "stacks": (
+        ["w all", "c"],
+        ["\nranks 0", f'  File "{os.path.relpath(__file__)}", line {CALL}, in adds_up\n', "\nrank 3  has not begun\n"],
+    ),
+    "ranks elsewhere": (
+        ["rank 3", "rank 0", "ranks", "c"],
+        [f"rank 0  {WAITS}", "rank 2  has the turn", HERE, "rank 3  can go on"],
+    ),
     "another": (["rank 0", "p rank, total, dist.get_rank()", "c"], ["(rank 0) p rank", "(0, tensor(0), 0)"]),
     "and back": (["rank 0", "rank 2", "p rank", "c"], ["(rank 0) rank 2\n> ", "(rank 2) p rank\n2\n"]),
     "from one to one": (["rank 0", "rank 1", "p rank * 7", "rank 2", "c"], ["(rank 1) p rank * 7\n7\n"]),

@@ -1,0 +1,84 @@
+"""Stacks of many ranks: those that stand alike once, files from where one works, frames of packages counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim import Budget, simulate
+from ddpsim.simulator.debugging.answers import where_text
+from ddpsim.simulator.debugging.stacks import brief_stack, counted
+from ddpsim.simulator.debugging.view import view_of
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.runtime.call_sites import package_of
+from tests.debugging.typist import typed
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+
+
+def frame(path, line=3, code="step()"):
+    return f'  File "{path}", line {line}, in f\n    {code}\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "package"),
+    [
+        (TORCH, "torch"),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy"),
+        ("C:\\venv\\Lib\\site-packages\\lightning\\loop.py", "lightning"),
+        ("/venv/lib/python3.11/site-packages/six.py", "six"),
+        ("/job/train.py", ""),
+        ("<stdin>", ""),
+    ],
+)
+def test_which_package_a_file_is_of(path, package):
+    assert package_of(path) == package
+
+
+def test_a_brief_stack_counts_frames_of_packages_and_names_files_from_the_folder():
+    stack = frame("/job/train.py") + frame(TORCH) * 2 + frame("/job/net.py") + frame("/other/net.py") + frame(TORCH)
+    assert brief_stack(stack, "/job") == (
+        frame("train.py")
+        + "  ... 2 frames of torch\n"
+        + frame("net.py")
+        + frame("/other/net.py")
+        + "  ... 1 frame of torch\n"
+    )
+    assert brief_stack(frame("/jobs/train.py"), "/job") == frame("/jobs/train.py")
+    assert brief_stack("(no Python stack)", "/job") == "(no Python stack)"
+
+
+def test_several_packages_in_a_row_are_named():
+    assert counted(["lightning", "torch", "lightning"]) == "  ... 3 frames of lightning, torch"
+
+
+def test_ranks_that_stand_alike_are_told_once():
+    run = Kernel(5, policy=RoundRobin(), budget=Budget(), faults=()).run
+    view = view_of(run, 0, {}, {0: frame("/a.py"), 2: frame("/a.py"), 3: frame("/b.py")})
+    assert where_text(view) == (
+        'ranks 0, 2\n  File "/a.py", line 3, in f\n    step()\nranks 1, 4  have not begun\n'
+        'rank 3\n  File "/b.py", line 3, in f\n    step()'
+    )
+    alone = replace(view, stacks={**view.stacks, 4: frame("/b.py")})
+    assert "\nrank 1  has not begun\n" in where_text(alone)
+
+
+def sums(rank):
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            breakpoint()
+            return x
+
+    return torch.nn.Sequential(Net())(torch.ones(1)).item()
+
+
+def test_where_counts_the_frames_of_packages_and_shows_the_one_that_is_looked_at():
+    with typed("w", "u", "w", "c") as typist:
+        assert simulate(sums, 1).returns == (1.0,)
+    first, _, second = typist.transcript.partition("(rank 0) u\n")
+    assert " frames of torch\n> " in first
+    assert "site-packages/torch" not in first
+    assert "site-packages/torch/nn/modules/module.py" in second
+    assert " frames of torch\n> /" in second
