@@ -14,7 +14,7 @@ from functools import partial, wraps
 from types import MethodType, TracebackType
 from typing import Any, SupportsIndex
 
-_WATCHED, _READ, _REFUSED = range(3)
+_WATCHED, _READ, _REFUSED, _FAILED = range(4)
 
 _REFUSAL = re.compile(r"unrecogni[sz]ed|unknown|unexpected|not recogni[sz]ed|not used|no such option", re.IGNORECASE)
 """How argparse, click, absl, fire and transformers say that there is no such option."""
@@ -26,7 +26,7 @@ class Misplaced:
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
         self._file = os.memfd_create("misplaced")
-        os.ftruncate(self._file, 3)
+        os.ftruncate(self._file, 4)
         self._path = f"/proc/{os.getpid()}/fd/{self._file}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -42,7 +42,9 @@ class Misplaced:
         return _Arguments(command, partial(self._tell, _READ))
 
     def look_at(self, error: BaseException) -> None:
-        """Notice if the error that ended a rank refuses one of the words."""
+        """Notice if the error that ended a rank refuses one of the words, or came before it could look at them."""
+        if isinstance(error, Exception):
+            self._tell(_FAILED)
         options = [word.partition("=")[0] for word in self.words if word.startswith("-")]
         for text in _texts(error):
             if _REFUSAL.search(text) and any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options):
@@ -56,10 +58,11 @@ class Misplaced:
     @property
     def why(self) -> str:
         """How the program shows that the words are not meant for it; "" if it does not."""
-        told = os.pread(self._file, 3, 0)
+        told = os.pread(self._file, 4, 0)
         if told[_REFUSED]:
             return "does not know it"
-        return "does not look at its arguments" if told[_WATCHED] and not told[_READ] else ""
+        is_unseen = told[_WATCHED] and not told[_READ] and not told[_FAILED]
+        return "does not look at its arguments" if is_unseen else ""
 
 
 def _texts(error: BaseException) -> Iterator[str]:

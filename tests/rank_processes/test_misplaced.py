@@ -49,6 +49,22 @@ def test_who_looks_at_arguments_may_use_them(use, why):
     assert misplaced.why == why
 
 
+def test_who_failed_before_may_have_looked_at_them_later():
+    misplaced = Misplaced(["--gpus", "2"])
+    misplaced.arguments(["a.py", "--gpus", "2"])
+    misplaced.look_at(ModuleNotFoundError("No module named 'nothere'"))
+    assert misplaced.why == ""
+    misplaced.look_at(ValueError("unknown option --gpus"))
+    assert misplaced.why == REFUSED
+
+
+def test_who_left_without_a_look_did_not_want_them():
+    misplaced = Misplaced(["--gpus", "2"])
+    misplaced.arguments(["a.py", "--gpus", "2"])
+    misplaced.look_at(SystemExit(3))
+    assert misplaced.why == UNSEEN
+
+
 def test_a_process_of_a_ranks_own_gets_a_plain_list():
     words = Misplaced(["--gpus"]).arguments(["a.py", "--gpus", "2"])
     again = pickle.loads(pickle.dumps(words))
