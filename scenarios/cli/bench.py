@@ -38,9 +38,10 @@ def bench(
     rounds: Annotated[int, typer.Option(help="How often each is run, after once to warm up.")] = 9,
     transport: SimulatedTransport = "memory",
 ) -> int:
-    """Measure how long scenarios take, from the start of a run to its whole text.
+    """Measure how long scenarios take.
 
-    Rounds alternate between all that is measured. What counts is the ratio of two rows; the times are this machine's.
+    That is from the start of a run to its whole text. Rounds alternate between all that is measured. What counts is
+    the ratio of two rows; the times are this machine's.
     """
     from ddpsim import UsageError
     from ddpsim.scenarios.running.measuring import measurements, samples

@@ -107,7 +107,7 @@ def ddpsim(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Simulate data parallel training: every rank in one process, under a deterministic scheduler.
+    """Run all ranks of a training on one machine, under a deterministic scheduler, and say what goes wrong.
 
     Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 unknown.
     """

@@ -70,9 +70,9 @@ def debug(
     check: Checks = None,
     faults: Faults = None,
 ) -> int:
-    """Run a scenario in a debugger: pdb, with commands that look at all ranks, and that go back.
+    """Run it in pdb, with commands that see all ranks, and go back.
 
-    `help` lists them. Wherever something is found the debugger stops, every rank where it stands.
+    `help` in it lists them. Wherever something is found the debugger stops, every rank where it stands.
     """
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge

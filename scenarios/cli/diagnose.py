@@ -72,9 +72,10 @@ def diagnose(
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
-    """Say what the records of a real job show: dumps of torch's flight recorder, or clogs, one of each rank.
+    """Say what the records of a job that hung or crashed show.
 
-    No byte of them is run. Exit status: 0 nothing found, 1 findings, 2 no records that can be read, 3 unknown.
+    These are dumps of torch's flight recorder, or clogs, one of each rank. No byte of them is run. Exit status: 0
+    nothing found, 1 findings, 2 no records that can be read, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
     from ddpsim.scenarios.records.failing_scenario import check_form, written_test

@@ -86,10 +86,10 @@ def fuzz(
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
-    """Fuzz: run what is drawn against its expectation, plain training and the other engine.
+    """Draw scenarios and schedules, and keep what fails.
 
-    What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
-    3 nothing could be run.
+    Each is held against its expectation, plain training and the other engine. What fails is shrunk, and kept as a
+    scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing could be run.
     """
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder

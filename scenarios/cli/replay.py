@@ -82,7 +82,7 @@ def replay(
     clog: ClogFolder = None,
     chakra: ChakraFolder = None,
 ) -> int:
-    """Run a scenario again exactly as a report recorded it.
+    """Run it again exactly as a report recorded it.
 
     The report ends with the command to paste. Of a run that no longer offers what was recorded both sides are shown,
     and --report has how it went on.

@@ -29,7 +29,7 @@ def report(
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; means --html, too.")] = False,
 ) -> int:
-    """Show a saved report again: as text, or in a file of another form."""
+    """Show a saved report again, as text or in another form."""
     from ddpsim.reports.errors import ReportError
     from ddpsim.reports.forms.json_form import read
 

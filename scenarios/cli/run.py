@@ -96,7 +96,7 @@ def run(
     clog: ClogFolder = None,
     chakra: ChakraFolder = None,
 ) -> int:
-    """Run a scenario, or a function of yours, and say what came of it."""
+    """Run a script, a function or a scenario, and say what came of it."""
     with without_collections():
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.records.writing import RecordFolders

@@ -49,7 +49,10 @@ def zoo(
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
-    """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
+    """Run the zoo of real bugs and their repaired twins.
+
+    The join matrix is among them. What is not as expected is said.
+    """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import outcome_of
     from ddpsim.scenarios.lookup.registry import registry
