@@ -112,6 +112,8 @@ class Parallelism(Enum):
     NORM = "gradient norm"
 
 
+GREETING = "greeting"
+"""What a message of a pipeline is by which neighbours only get to know each other; nobody reads it."""
 COLLECTS_STATE = "consolidate_state_dict()"
 """The action of an optimizer whose ranks send each other their parts of its state."""
 

@@ -20,7 +20,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.process_group.call_hazards import CallHazards
 from ddpsim.simulator.process_group.poison import Poisoned
@@ -265,10 +265,15 @@ class HazardWatch:
         self._calls.slot_filled(calls)
 
     def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
-        """Calls in flight may read what they have in common; none may write it."""
+        """Calls in flight may read what they have in common; none may write it, but for greetings of a pipeline.
+
+        Those of torch 2.11 share a tensor that nobody reads.
+        """
         sharing = [other.pending for other in others if mine.shares_with(other)]
         if sharing:
-            self.shared_in_flight(mine.pending.call)
+            part = mine.pending.call.origin.part
+            if part is None or part.what != GREETING:
+                self.shared_in_flight(mine.pending.call)
             self._sharing.update(map(id, (mine.pending, *sharing)))
 
     def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:

@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ddpsim.simulator.calls import Origin, Parallelism, Part
+from ddpsim.simulator.calls import GREETING, Origin, Parallelism, Part
 from ddpsim.simulator.process_group.reading import Reader, Reading
 from ddpsim.simulator.transport.payload import Payload
 
@@ -168,6 +168,7 @@ _CARRIES = {
 """By method of a stage that makes messages: what they carry, its argument for the micro-batch, and which way the other
 stage lies."""
 
+_GREETS = "_get_init_p2p_neighbors_ops"
 _STAGE = "torch.distributed.pipelining.stage"
 
 
@@ -188,19 +189,28 @@ class Messages:
         for caller in (frame, frame.f_back):
             if caller is None or caller.f_globals.get("__name__") != _STAGE:
                 return
+            if caller.f_code.co_name == _GREETS:
+                self._remember(tensor, Part(Parallelism.PIPELINE, GREETING))
+                return
             if caller.f_code.co_name in _CARRIES:
                 part = _message(caller, frame)
                 part = None if part is None else part._replace(note=_action(caller))
                 if part is not None:
-                    self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
-                    self._parts[tensor] = part
+                    self._remember(tensor, part)
                 return
+
+    def _remember(self, tensor: Tensor, part: Part) -> None:
+        self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
+        self._parts[tensor] = part
 
     def told(self, origin: Origin, payload: Payload) -> Origin:
         """The origin of a send or receive: that of the message, if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
-        part = self._parts.pop((*payload.inputs, *payload.outputs)[0], None)
+        tensor = (*payload.inputs, *payload.outputs)[0]
+        part = self._parts.get(tensor)
+        if part is not None and part.what != GREETING:  # of those, several share a tensor
+            del self._parts[tensor]
         return origin if part is None else origin._replace(part=part)
 
 
@@ -240,8 +250,8 @@ def _message(frame: FrameType, inner: FrameType) -> Part | None:
 
 
 def _agrees_on_shapes(reading: Reading, frame: FrameType) -> None:
-    """From torch 2.15 on, the ranks of a pipeline agree on whether stages know their shapes."""
-    if reading.part is None and reading.operation == "all_reduce":
+    """Ranks agree on whether stages know their shapes: before torch 2.15 by messages, from it on by a collective."""
+    if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
         reading.part = Part(Parallelism.PIPELINE, "agreement on how shapes are known")
 
 
@@ -251,6 +261,14 @@ def _sends_metadata(reading: Reading, frame: FrameType) -> None:
 
 def _receives_metadata(reading: Reading, frame: FrameType) -> None:
     _is_metadata(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
+
+
+def _infers_shapes(reading: Reading, frame: FrameType) -> None:
+    """Torch 2.11: a stage takes shapes from the one before it, and tells its own to the one behind it."""
+    own = getattr(frame.f_locals.get("self"), "stage_index", None)
+    if isinstance(own, int) and reading.operation in ("send", "recv"):
+        source = own if reading.operation == "send" else own - 1
+        _is_metadata(reading, source, source + 1)
 
 
 def _is_metadata(reading: Reading, source: Any, target: Any) -> None:
@@ -285,8 +303,10 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
     **{(_STYLE, name): _prepares_layer for name in _SIDES},
     (_SCHEDULES, "_initialize_pipeline_distributed_state"): _agrees_on_shapes,
+    **{(_STAGE, name): _agrees_on_shapes for name in ("_warmup_forward_vote", "_warmup_backward_result")},
     (_STAGE, "_send_meta"): _sends_metadata,
     (_STAGE, "_recv_meta"): _receives_metadata,
+    (_STAGE, "_shape_inference"): _infers_shapes,
     **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
 }
 """By module and name of the function. What calls from one that a later torch renames counts as the user's."""
