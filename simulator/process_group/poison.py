@@ -78,7 +78,8 @@ class Poisoned:
                 if outputs:
                     tensor.copy_(self._copies[id(tensor)])
         inputs = self._copied(brought.inputs)
-        self.moved = brought._replace(inputs=inputs, outputs=inputs if is_in_place else self._copied(brought.outputs))
+        copied = inputs if is_in_place else self._copied(brought.outputs)
+        self.moved = Payload(inputs, copied, *brought[2:])  # as _replace, in a fifth of the time
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
     def has_changed(self, pending: Any) -> bool:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
 from ddpsim.simulator.operations import OPERATIONS, Movement, Shapes
+from ddpsim.simulator.runtime.call_sites import is_simulators_file
 
 _MEETING = frozenset(
     row.name
@@ -90,7 +91,7 @@ class TensorNames:
     def _look(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         outer: FrameType | None = frame
         for _ in range(_FRAMES):
-            if outer is None:
+            if outer is None or is_simulators_file(outer.f_code.co_filename):
                 return None
             own = outer.f_locals
             values = dict(own)

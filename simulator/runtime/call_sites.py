@@ -162,12 +162,13 @@ def stack_text(frame: FrameType | None) -> str:
         (index for index, (each, _) in enumerate(frames) if each.f_globals.get("__name__") in STARTS), default=0
     )
     first = next((start + index for index, (each, _) in enumerate(frames[start:]) if is_users(each.f_code)), start)
-    told = [(each, line) for each, line in frames[first:] if not _is_simulators_file(each.f_code.co_filename)]
+    told = [(each, line) for each, line in frames[first:] if not is_simulators_file(each.f_code.co_filename)]
     return "".join(traceback.StackSummary.extract(iter(told)).format())
 
 
 @lru_cache(maxsize=4096)
-def _is_simulators_file(path: str) -> bool:
+def is_simulators_file(path: str) -> bool:
+    """True for a file of the simulator itself."""
     return os.path.abspath(path).startswith(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))
 
 
