@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 from ddpsim.simulator.debugging.frames import last_frame, outermost, program_frame, within_program
@@ -195,6 +195,17 @@ class RankDebugger(pdb.Pdb):
                 self.message(counted(package for _, package in entries))
             for entry, _ in () if is_package else entries:
                 self.print_stack_entry(entry)
+
+    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+        """The stack, and where to begin in it: of what a rank raised at the innermost line of the program's own files.
+
+        What a library does below is a `down` away.
+        """
+        stack, index = super().get_stack(f, t)
+        if t is None or self._visitor is None:
+            return stack, index
+        own = (number for number in range(index, -1, -1) if is_projects(stack[number][0].f_code))
+        return stack, next(own, index)
 
     def _package_at(self, index: int) -> str:
         return "" if index == self.curindex else package_of(self.stack[index][0].f_code.co_filename)

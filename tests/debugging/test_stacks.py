@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from ddpsim import Budget, simulate
 from ddpsim.simulator.debugging.answers import where_text
+from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.stacks import brief_stack, counted
 from ddpsim.simulator.debugging.view import view_of
 from ddpsim.simulator.kernel import Kernel
@@ -64,8 +66,6 @@ def test_ranks_that_stand_alike_are_told_once():
 
 
 def sums(rank):
-    import torch
-
     class Net(torch.nn.Module):
         def forward(self, x):
             breakpoint()
@@ -82,3 +82,35 @@ def test_where_counts_the_frames_of_packages_and_shows_the_one_that_is_looked_at
     assert "site-packages/torch" not in first
     assert "site-packages/torch/nn/modules/module.py" in second
     assert " frames of torch\n> /" in second
+
+
+def divides(rank):
+    if rank == 1:
+        torch.nn.Linear(2, 1)(torch.ones(3))
+
+
+def test_a_rank_that_raised_in_a_library_is_looked_at_in_its_own_line_and_the_library_is_below():
+    with typed("p rank", "w", "d", "c") as typist:
+        debug(divides)
+    first, _, below = typist.transcript.partition("(rank 1) d\n")
+    assert "-> torch.nn.Linear(2, 1)(torch.ones(3))\n(rank 1) p rank\n1\n" in first
+    assert first.endswith("-> torch.nn.Linear(2, 1)(torch.ones(3))\n" + first[first.rindex("  ... ") :])
+    assert first.rstrip().endswith(" frames of torch")
+    assert "site-packages/torch/nn/modules/module.py" in below
+
+
+def raises(rank):
+    if rank == 1:
+        assert rank == 0
+
+
+def test_a_rank_that_raised_in_its_own_line_is_looked_at_there():
+    with typed("w", "c") as typist:
+        debug(raises)
+    assert "-> assert rank == 0\n(rank 1) w\n" in typist.transcript
+    assert "frames of" not in typist.transcript
+
+
+def debug(program):
+    """As `ddpsim debug --finding`."""
+    return simulate(program, 2, policy=Director(None))
