@@ -185,8 +185,8 @@ def launched(
                 return launch
             count = len(launch.children)
             raise UsageError(
-                f"the program starts {count} ranks itself, expected {world_size}: take world size {count} "
-                f"(--world-size {count})"
+                f"the program starts {count} rank{'' if count == 1 else 's'} itself, expected {world_size}: take world "
+                f"size {count} (--world-size {count})"
             )
         outsiders.check()
     except BaseException:

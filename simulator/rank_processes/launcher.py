@@ -99,8 +99,11 @@ class Launcher:
         for module in elastic.LAUNCHERS:
             self._replace(module, "launch_agent", elastic.Agent(self).launch)
         if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
-            self._replace(torch.cuda, "is_available", lambda: gpus > 0)
-            self._replace(torch.cuda, "device_count", lambda: gpus)
+            accelerator = torch.device("cuda") if gpus else None
+            for counting in (torch.cuda, torch.accelerator):
+                self._replace(counting, "is_available", lambda: gpus > 0)
+                self._replace(counting, "device_count", lambda: gpus)
+            self._replace(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
 
     def __exit__(self, *error: object) -> None:
         while self._originals:

@@ -250,7 +250,13 @@ def test_a_trainer_that_starts_processes_finds_no_torchrun(write, capfd):
         assert capfd.readouterr().out.splitlines().count(found) == 1
 
 
-def test_as_many_ranks_as_virtual_gpus(write, capfd):
-    write(SPAWN.replace("args=(3,), nprocs=3", "args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count()"))
+@pytest.mark.parametrize("count", ["cuda.device_count()", "accelerator.device_count()"])
+def test_as_many_ranks_as_virtual_gpus(write, capfd, count):
+    checks = "    assert torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == 'cuda'\n"
+    write(
+        SPAWN.replace("    try:\n", checks + "    try:\n").replace(
+            "3,), nprocs=3", f"torch.{count},), nprocs=torch.{count}"
+        )
+    )
     assert main(["run", "--gpus", "2", "train.py"]) == 0
     assert "PASS  train.py on 2 ranks" in capfd.readouterr().out
