@@ -4,6 +4,8 @@ const FEW = 1500;
 const SMALLEST_LABELLED = 8;
 /** Of the word beside a cell where a call is missing: a click on it is one on the cell. */
 const MISSING_WIDTH = 58;
+/** Of a letter of such a word, at most. */
+const LETTER_WIDTH = 7.2;
 
 class Drawing {
   /**
@@ -209,7 +211,8 @@ class Drawing {
     const y = geometry.y(run.eventLane[run.marked]);
     const half = Math.max(7, geometry.radius * 1.6);
     const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
-    return [box, svg("text", { class: "word parting-word", x: x - half, y: y + half + 11 }, DATA.mark)];
+    const left = Math.max(geometry.label, Math.min(x - half, geometry.edge - LETTER_WIDTH * DATA.mark.length));
+    return [box, svg("text", { class: "word parting-word", x: left, y: y + half + 11 }, DATA.mark)];
   }
 
   /** @param {number} cell @param {Pen} pen @param {SVGElement[]} single */

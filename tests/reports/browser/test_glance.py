@@ -9,7 +9,7 @@ import pytest
 from ddpsim.reports.document import Document, Finding, Rank, Site
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
-from tests.reports.made import Story, call, message, missing_rank, of_own_size
+from tests.reports.made import Story, call, message, missing_rank, of_own_size, parted
 from tests.reports.test_opening import long_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -130,3 +130,11 @@ def test_a_phone_shows_the_calls_that_differ_before_a_rank_that_has_not_come_yet
     odd = report.boxes(".drawing .call.odd")
     assert odd
     assert all(inside(box, frame) for box in odd)
+
+
+def test_where_two_runs_part_is_said_in_full_on_a_phone(open_report):
+    report = open_report(parted(), **PHONE)
+    for number in (0, 1):
+        frame, word = report.box(".lanes", number), report.box(".parting-word", number)
+        assert frame["x"] < word["x"]
+        assert word["x"] + word["width"] < frame["x"] + frame["width"] - 60  # how ranks ended stands there
