@@ -193,8 +193,7 @@ def _run(
     with own_cache() if transport == PROCESSES else nullcontext():
         with engines.installed(engine), with_hash_seed(chosen.hash_seed):
             result = run(chosen)
-        check_meets(chosen, result)
-        compared = against_reference(result, chosen)
+        compared = against_reference(check_meets(chosen, result), chosen)
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 
 

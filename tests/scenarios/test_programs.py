@@ -242,6 +242,7 @@ def test_what_a_package_does_is_left_to_the_ranks(folder, capfd):
     assert sorted(capfd.readouterr().out.splitlines()[:4]) == ["42 []", "42 []", "rank 0", "rank 1"]
 
 
+MEETS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 APART = (
     "ddpsim: own.py made no process group and used no store: all 2 ranks ran to their ends, each for itself; expected "
     "init_process_group on each: call it{}, or run one rank (--world-size 1)\n"
@@ -258,6 +259,7 @@ STORE = "import os, torch.distributed as d\nd.TCPStore('', 29500, 2, os.environ[
         ("x = 1", [], 2, APART.format("")),
         ("x = 'cuda'", [], 2, APART.format(", give --gpus N if it does so only with GPUs")),
         ("x = 'cuda'", ["--gpus", "1"], 2, APART.format("")),
+        ("x = 'torch.accelerator'", [], 2, APART.format(", give --gpus N if it does so only with GPUs")),
         ("x = 1", ["--world-size", "1"], 0, ""),
         (
             "import sys\nsys.exit(0)",
@@ -282,6 +284,14 @@ def test_a_program_whose_ranks_do_not_meet(folder, capfd, source, words, status,
     assert (LEFT in out.splitlines()) == ("sys.exit(0)" in source)
 
 
+def test_a_program_that_left_for_want_of_gpus(folder, capfd):
+    write(folder, "import sys, torch\nif torch.accelerator.device_count() < 2:\n    sys.exit(0)\n" + MEETS)
+    assert main(["run", "--world-size", "2", "own.py"]) == 0
+    assert LEFT + ", give --gpus N if it does so only with GPUs" in capfd.readouterr().out.splitlines()
+    assert main(["run", "--world-size", "2", "--gpus", "2", "own.py"]) == 0
+    assert "note" not in capfd.readouterr().out
+
+
 def test_a_result_says_that_its_ranks_did_not_meet(folder):
     write(folder, "x = 1")
     result = simulate_program(["own.py"], 2)
@@ -302,7 +312,6 @@ def test_ranks_that_do_not_meet_are_no_case_for(folder, capfd, command):
 
 TAKES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--seed')\np.add_argument('--data')\n"
 TAKES += "p.parse_args()\n"
-MEETS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
 @pytest.mark.parametrize(
