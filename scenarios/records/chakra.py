@@ -59,5 +59,5 @@ def _encoded(schema: Any, node: ChakraNode) -> Any:
         attributes.append(attribute(name=name, int32_val=node.peer))
     if node.tag is not None:
         attributes.append(attribute(name="comm_tag", int32_val=node.tag))
-    kind = schema.NodeType.Value(node.type)
+    kind = schema.NodeType.Value(node.type.value)
     return schema.Node(id=node.id, name=node.name, type=kind, ctrl_deps=node.after, attr=attributes)

@@ -61,6 +61,10 @@ def kinds_of(program: Program, hash_seeds: Sequence[int], preload: Sequence[str]
     return [Kind(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
 
 
+_APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+"""Ctrl-C is the caller's."""
+
+
 class Server:
     """One server. It has not loaded everything yet when it is made."""
 
@@ -81,7 +85,7 @@ class Server:
                 stderr=self._errors,
                 pass_fds=[theirs.fileno(), path],
                 env={**os.environ, "PYTHONHASHSEED": str(kind.hash_seed), "OMP_NUM_THREADS": "1"},
-                process_group=0,  # Ctrl-C is the caller's
+                **_APART,
             )
         except OSError:
             self._line.close()

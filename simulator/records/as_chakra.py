@@ -6,7 +6,7 @@ What is there: who communicates what with whom, in which order. Computation is n
 from __future__ import annotations
 
 import re
-from enum import StrEnum
+from enum import Enum
 from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from ddpsim.simulator.operations import OPERATIONS, Movement
 from ddpsim.simulator.records.journal import Journal
 
 
-class NodeType(StrEnum):
+class NodeType(str, Enum):
     """The names of et_def.proto's `NodeType` that communication has."""
 
     SEND = "COMM_SEND_NODE"

@@ -23,7 +23,8 @@ ShrinkPass = Callable[[Value], Iterable[Value]]
 """Simpler values than this one, the boldest first."""
 
 
-class Attempt(NamedTuple, Generic[Value]):
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[Value]):
     """What came of trying a value."""
 
     failed: Value | None
@@ -148,9 +149,10 @@ class _Shrinking(Generic[Value]):
         if self._executions >= self._budget.executions or self._seconds >= self._budget.seconds:
             raise _SpentError
         self._tried.add(key)
-        failed, executions = self._attempt(value)
+        tried = self._attempt(value)
         self._tries += 1
-        self._executions += executions
+        self._executions += tried.executions
+        failed = tried.failed
         is_simpler = failed is not None and self._size_of(failed) < self._size
         if failed is not None and is_simpler:
             self._simplest, self._size = failed, self._size_of(failed)
