@@ -1,13 +1,14 @@
 """What differs between an execution that failed and one that passed: the first choice, with as many as can be the same.
 
-Two schedules that an exploration happened to meet may part at their first choice, and differ in a hundred others. Of
-the schedules that take the failing one's first choices and the passing one's others there are two neighbours, of which
-one passes and the other does not: a search by halves finds them in a few executions. They part at one choice, which
-decides.
+Two schedules that an exploration happened to meet may part at their first choice, and differ in a hundred others. How
+many of the failing one's choices can be kept, such that a run still passes if what follows is another? If some way on
+passes after so many, one passes after fewer. So a search by halves finds the choice after which none does, as far as a
+few ways on can tell: those of the run that passed, the defaults, and some that are drawn.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,29 +30,44 @@ class Parting:
     passing: Choice
 
 
-def closest_pass(failing: Result, passing: Result | None, run: Run) -> tuple[Result, Parting] | None:
+def closest_pass(failing: Result, passing: Result | None, run: Run, *, drawn: int = 0) -> tuple[Result, Parting] | None:
     """An execution that passes and shares as many of the failing one's first choices as can be found; where they part.
 
     Without one that passed, the default is tried. None where that does not pass, or a run does not repeat itself.
+    `drawn` is how many ways on are drawn; each is an execution more where the others fail.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices
     length = max(len(failed), len(passed))
     failed, passed = (each + (0,) * (length - len(each)) for each in (failed, passed))
-    shared = next((number for number in range(length) if failed[number] != passed[number]), None)
-    if shared is None:
+    if failed == passed:
         return None
     found, choices = run(passed)
-    differs = length
+    ways = dict.fromkeys([passed, (0,) * length, *(_drawn(seed, length) for seed in range(drawn))])
+    shared, differs = _in_common(failed, choices), length
     while found.verdict is Verdict.PASS and differs - shared > 1:
         middle = (shared + differs) // 2
-        result, offered = run(failed[:middle] + passed[middle:])
-        if result.verdict is Verdict.PASS:
-            found, choices, shared = result, offered, middle
+        for way in ways:
+            result, offered = run(failed[:middle] + way[middle:])
+            if result.verdict is Verdict.PASS:
+                found, choices, shared = result, offered, max(middle, _in_common(failed, offered))
+                break
         else:
             differs = middle
     parting = _parting(failed, choices)
     return None if found.verdict is not Verdict.PASS or parting is None else (found, parting)
+
+
+def _drawn(seed: int, length: int) -> tuple[int, ...]:
+    """A schedule that takes each of up to six options as often as the others."""
+    numbers = random.Random(seed)
+    return tuple(int(numbers.random() * 60) for _ in range(length))
+
+
+def _in_common(failed: Sequence[int], passing: Sequence[Choice]) -> int:
+    """How many of its first choices a run took as the one that failed."""
+    pairs = enumerate(zip(failed, passing, strict=False))
+    return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
 def _parting(failed: Sequence[int], passing: Sequence[Choice]) -> Parting | None:

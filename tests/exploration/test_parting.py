@@ -1,11 +1,15 @@
 """What differs between an execution that failed and one that passes: one choice, which decides."""
 
+import random
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from ddpsim import Schedule, Verdict, simulate
+from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.parting import closest_pass
+from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 
 
@@ -69,7 +73,25 @@ def test_two_schedules_drawn_apart_are_brought_to_differ_in_one_choice_that_deci
     # The same with the failing one's choice there does not pass: it is that choice.
     others = padded(() if passing is None else passing.schedule.choices, 100)[number + 1 :]
     assert runs((*failed[: number + 1], *others))[0].verdict is Verdict.FAIL
-    assert runs.count <= 2 + len(bin(len(failed)))  # by halves
+    assert runs.count <= 2 + 2 * len(bin(len(failed)))  # by halves, with two ways on
+
+
+@pytest.mark.parametrize("seed", [0, 7, 13])
+def test_with_ways_on_that_are_drawn_it_is_the_choice_after_which_none_passes(seed):
+    failing = drawn(collect, Verdict.FAIL, seed)
+    failed, runs = failing.schedule.choices, Runs(collect)
+    _, parting = closest_pass(failing, drawn(collect, Verdict.PASS, seed), runs, drawn=4)
+    number = len(parting.before)
+    # Rank 0 takes the message of rank 3 before another one, or lets it come first: nothing mends that.
+    kind, text = parting.failing.point.kind, parting.failing.text
+    assert (kind, text) == (ChoiceKind.SOURCE, "rank 0 receives from rank 3") or text in (
+        "rank 3 runs",
+        "rank 3 goes on",
+    )
+    assert all(
+        simulate(collect, 4, policy=Guided((*failed[: number + 1], *way))).verdict is Verdict.FAIL
+        for way in ((), *([numbers.randrange(60) for _ in range(40)] for numbers in map(random.Random, range(20))))
+    )
 
 
 def test_what_fails_whatever_is_chosen_has_nothing_to_be_compared_with():

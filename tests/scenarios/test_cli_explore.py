@@ -116,6 +116,21 @@ def test_the_choice_that_decides_is_told_with_a_run_that_passes(explore, tmp_pat
     assert ("what differs" in out) == (status == Status.OTHERWISE)
 
 
+def test_a_run_that_passes_is_looked_for_where_the_first_one_fails_and_so_does_the_default(
+    explore, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(RACY.replace("== 1", "== 2"))
+    assert main(["run", "own.py:racy", "--world-size", "3"]) == Status.OTHERWISE
+    capsys.readouterr()
+    told = set()
+    for seed in range(4):
+        _, out, _ = explore("own.py:racy", "--world-size", "3", "--policy", "random", "--seed", str(seed))
+        if "The first execution failed" in out:
+            told.add("what differs  choice " in out)
+    assert told == {True}
+
+
 @pytest.mark.parametrize("words", [("send-send",), ("send-send", "--policy", "random"), ("send-send-repaired",)])
 def test_where_every_schedule_comes_to_the_same_nothing_differs(explore, words):
     _, out, _ = explore(*words, "--executions", "3")
