@@ -49,7 +49,7 @@ def _templates() -> Environment:
 
 
 def _asset(name: str) -> str:
-    return files("ddpsim.reports.forms").joinpath("assets", name).read_text("utf-8").replace("\r\n", "\n")
+    return files("ddpsim.reports.forms").joinpath("assets").joinpath(name).read_text("utf-8").replace("\r\n", "\n")
 
 
 def _one_script(names: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ lacks tells nothing, and the call counts as one of the user's line.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -133,7 +132,7 @@ def _prepares_layer(reading: Reading, frame: FrameType) -> None:
     if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
         side = "outputs" if "output" in frame.f_code.co_name else "inputs"
         name = _name_of(layer, frame)
-        style = frame.f_code.co_qualname.partition(".")[0] if sys.version_info >= (3, 11) else "tensor parallelism"
+        style = getattr(frame.f_code, "co_qualname", "tensor parallelism").partition(".")[0]  # from Python 3.11 on
         reading.part = reading.part._replace(note=f'{side} of layer "{name}" ({style})' if name else "")
 
 

@@ -52,4 +52,4 @@ def reduction_of(opts: Any) -> tuple[str, Any]:
     if name != "PREMUL_SUM":
         return name, None
     # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.
-    return name, operation.__getstate__()[1]  # type: ignore[index]
+    return name, operation.__getstate__()[1]  # type: ignore[attr-defined]
