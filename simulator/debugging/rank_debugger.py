@@ -16,6 +16,7 @@ from ddpsim.simulator.debugging.frames import last_frame, outermost, program_fra
 from ddpsim.simulator.debugging.lines import Console, Lines
 from ddpsim.simulator.debugging.place import CannotError, Place, Topic
 from ddpsim.simulator.debugging.stacks import counted
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import is_projects, package_of
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
@@ -195,6 +196,14 @@ class RankDebugger(pdb.Pdb):
                 self.message(counted(package for _, package in entries))
             for entry, _ in () if is_package else entries:
                 self.print_stack_entry(entry)
+
+    def _error_exc(self) -> None:
+        """Say what is wrong with what was typed; of a refusal of ours the line alone."""
+        error = sys.exc_info()[1]
+        if isinstance(error, UsageError):
+            self.error(str(error))
+        else:
+            super()._error_exc()  # type: ignore[misc]
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The stack, and where to begin in it: of what a rank raised at the innermost line of the program's own files.

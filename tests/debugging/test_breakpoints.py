@@ -101,10 +101,13 @@ SESSIONS = {
     "next elsewhere": (["rank 0", "n", "p rank", "c"], ["-> return total.item()\n(rank 0) p rank\n0\n"]),
     "itself": (["rank 2", "c"], [f"(rank 2) rank 2\n> {FILE}({STOP})adds_up()"]),
     "raises": (["p 1 / 0", "p total", "c"], ["*** ZeroDivisionError: division by zero\n(rank 2) p total\ntensor(2)"]),
-    "communicates": (["dist.barrier()", "p total", "c"], ["what was typed in a debugger communicates", "tensor(2)"]),
+    "communicates": (
+        ["dist.barrier()", "p total", "c"],
+        ["*** what was typed in a debugger communicates", "tensor(2)"],
+    ),
     "communicates elsewhere": (
         ["rank 0", "dist.all_reduce(total)", "p rank", "c"],
-        ["what was typed in a debugger communicates", "(rank 0) p rank\n0\n"],
+        ["*** what was typed in a debugger communicates", "(rank 0) p rank\n0\n"],
     ),
     "no such rank": (["rank 9", "c"], ["*** there is no rank 9, expected one of 0 to 3\n(rank 2)"]),
     "not a rank": (["rank two", "c"], ["*** rank is 'two', expected the number of a rank"]),
