@@ -33,7 +33,7 @@ from benchmarks.uneven_join import floor_seconds, train
 from ddpsim import Budget, Pct, Progress, explore, simulate
 
 RANKS = 4
-GOALS = {"collectives": 150, "training": 40}
+GOALS = {"collectives": 500, "training": 80}
 """Executions per second that the project asks for."""
 
 Program = Callable[[int], object]

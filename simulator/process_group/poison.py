@@ -33,7 +33,9 @@ from ddpsim.simulator.transport.payload import Payload
 
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
 _WAIT_INSIDE = frozenset({"send", "recv"})
-_FRAMES = 12
+_OWN_FRAMES = 4
+"""Further in are functions of ours, as in origins.py."""
+_FRAMES = 10
 """How far out torch's function is looked for."""
 
 _USER, _BUCKET = Phase.USER, Phase.BUCKET  # as in turns.py
@@ -161,7 +163,7 @@ def _overlap(output: Tensor, inputs: Sequence[Tensor]) -> bool:
 
 
 def _waits_inside() -> bool:
-    frame = sys._getframe(2)
+    frame = sys._getframe(_OWN_FRAMES)
     for _ in range(_FRAMES):
         if frame.f_code.co_filename == _MAKING_CALLS:
             if frame.f_code.co_name in _WAIT_INSIDE:
