@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
 from typer.models import OptionInfo
 
@@ -57,10 +57,10 @@ def misplaced_words(arguments: Sequence[str], options: Mapping[str, bool]) -> li
 
 def options_of(command: Callable[..., Any]) -> dict[str, bool]:
     """The options of a command by name; True for those that take a value."""
-    hints = get_type_hints(command, include_extras=True)
     found = {}
-    for parameter in inspect.signature(command).parameters.values():
-        kind, *marks = get_args(hints[parameter.name])
+    # Not by get_type_hints: in Python 3.10 it makes something else of what may be left out.
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind, *marks = get_args(parameter.annotation)
         for mark in marks:
             if isinstance(mark, OptionInfo):
                 # Beside Annotated, typer takes the first name of an option for its default.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -34,9 +34,8 @@ def table(command: Callable[..., Any]) -> str:
 
 
 def _rows(command: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        kind, *marks = get_args(hints[parameter.name])
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind, *marks = get_args(parameter.annotation)
         taken = next(mark for mark in marks if isinstance(mark, (ArgumentInfo, OptionInfo)))
         text, _, told = (taken.help or "").partition("  [default: ")
         default = told.rstrip("]") or _default(parameter.default)
