@@ -17,9 +17,9 @@ last column is the most memory that the process has had so far.
 
 What is above the floor is 23 calls and 17 switches a rank: some 40 us to issue a call and 50 us to wait for it, of
 which a switch takes 25 us more among 3,000 ranks than among 64, as the caches are cold. The number of calls and
-switches is the schedule's, so ranks cannot share them. Tried at 512 ranks, by leaving out what would be shared: asking
-each Reducer for its buckets 1 %; counting the steps of optimizers, and reading process-wide settings at each switch,
-less than two runs differ; one arena for all threads, and huge pages, nothing.
+switches is the schedule's, so ranks cannot share them. Tried at 512 ranks, by leaving out altogether what would be
+shared: asking each Reducer for its buckets, counting the steps of optimizers, and reading process-wide settings at each
+switch are 2 % together; one arena for all threads, and huge pages, change nothing.
 """
 
 from __future__ import annotations
