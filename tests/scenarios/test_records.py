@@ -1,18 +1,22 @@
 """Records that simulated runs leave: what a run found, and what its records are diagnosed as."""
 
 import pickle
+from functools import partial
 
 import pytest
 
-from ddpsim import Verdict
+from ddpsim import Verdict, simulate
 from ddpsim.scenarios import load, registry, run_scenario
+from ddpsim.scenarios.files.value_scenarios import expectation_of, of_program
+from ddpsim.scenarios.records.failing_test import test_of as text_of_test
 from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.as_flight_recorder import dump_of
+from ddpsim.simulator.records.as_program import program_of
 from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.journal import journal
-from ddpsim.simulator.records.record import Progress
+from ddpsim.simulator.records.record import Progress, RecordError
 from tests.records.torchs_reader import told_by_torch
 from tests.tiers import sweep
 
@@ -68,6 +72,27 @@ def test_the_records_of_a_run_blame_whom_the_run_blames(name):
             assert wanted & {each.ranks for each in found.findings}, (form, found.findings)
         elif not result.findings and any(journal(result.trace, result.world_size).ranks):
             assert diagnose(job_of(records(result, form), result.world_size)).findings == ()
+
+
+@pytest.mark.parametrize("name", sweep(sorted(registry), lambda name: name in SAMPLE))
+def test_what_is_written_of_the_records_of_a_run_finds_alike_in_both_forms(name):
+    result = run_scenario(load(name))
+    for form in FORMS if leading(result) and name not in NOT_CARRIED else ():
+        try:
+            found = diagnose(job_of(records(result, form), result.world_size))
+        except RecordError:  # no rank made a call
+            continue
+        if found.verdict is not Verdict.FAIL:
+            continue
+        program = program_of(found)
+        expected, names = expectation_of(program), {}
+        text = text_of_test(program, function="test_it", summary="", command="")
+        exec(compile(text, "test_it.py", "exec"), names)
+        scenario = of_program(program, name="hang")
+        for run in (names["test_it"], partial(scenario.program, program=program)):
+            (leads, *_) = simulate(run, program.world_size).findings
+            assert (leads.code, leads.ranks) == (expected.code, expected.ranks), form
+            assert "interpreter" not in leads.text or form == "clog"  # which has no lines
 
 
 def test_records_say_what_the_run_did():
