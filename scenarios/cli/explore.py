@@ -121,7 +121,9 @@ def explore(
                 on_progress=on_progress,
             )
             output.show(f"{exploration}\n")
-            exploration, parting = with_closest_pass(exploration, own, chosen, transport=transport, policy=policy)
+            exploration, parting = with_closest_pass(
+                exploration, own, chosen, transport=transport, policy=policy, seconds=seconds
+            )
         how = by_text(chosen) + how_text(transport, policy, seed)
         status = _told(scenario, chosen, Explored(exploration, parting), how, reported)
         if out is not None:

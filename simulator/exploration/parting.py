@@ -30,11 +30,19 @@ class Parting:
     passing: Choice
 
 
-def closest_pass(failing: Result, passing: Result | None, run: Run, *, drawn: int = 0) -> tuple[Result, Parting] | None:
+def closest_pass(
+    failing: Result,
+    passing: Result | None,
+    run: Run,
+    *,
+    drawn: int = 0,
+    is_over: Callable[[], bool] = lambda: False,
+) -> tuple[Result, Parting] | None:
     """An execution that passes and shares as many of the failing one's first choices as can be found; where they part.
 
     Without one that passed, the default is tried. None where that does not pass, or a run does not repeat itself.
-    `drawn` is how many ways on are drawn; each is an execution more where the others fail.
+    `drawn` is how many ways on are drawn; each is an execution more where the others fail. Once `is_over` says so, what
+    was found until then counts.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices
@@ -45,7 +53,7 @@ def closest_pass(failing: Result, passing: Result | None, run: Run, *, drawn: in
     found, choices = run(passed)
     ways = dict.fromkeys([passed, (0,) * length, *(_drawn(seed, length) for seed in range(drawn))])
     shared, differs = _in_common(failed, choices), length
-    while found.verdict is Verdict.PASS and differs - shared > 1:
+    while found.verdict is Verdict.PASS and differs - shared > 1 and not is_over():
         middle = (shared + differs) // 2
         for way in ways:
             result, offered = run(failed[:middle] + way[middle:])

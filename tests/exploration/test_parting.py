@@ -1,12 +1,16 @@
 """What differs between an execution that failed and one that passes: one choice, which decides."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Schedule, Verdict, simulate
+from ddpsim import Code, Schedule, Verdict, explore, simulate
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import CLEAN, Scenario
+from ddpsim.scenarios.running.parting import with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.parting import closest_pass
 from ddpsim.simulator.policies.guided import Guided
@@ -109,3 +113,26 @@ def test_a_program_that_does_not_repeat_itself_is_not_compared():
     runs = Runs(lambda rank: None)
     runs.ranks = 1  # nobody else is there, so nothing is left to choose
     assert closest_pass(failing, None, runs) is None
+
+
+def test_a_search_that_is_over_gives_what_it_has():
+    failing, passing = drawn(collect, Verdict.FAIL, 7), drawn(collect, Verdict.PASS, 7)
+    runs = Runs(collect)
+    found, parting = closest_pass(failing, passing, runs, drawn=4, is_over=lambda: True)
+    assert runs.count == 1
+    assert found.schedule.choices == passing.schedule.choices
+    assert parting.failing.taken != parting.passing.taken
+
+
+@pytest.mark.parametrize("code", [Code.STUCK, Code.NONDETERMINISM])
+def test_what_hangs_on_more_than_the_schedule_is_run_no_more(code):
+    def never_run(rank):
+        raise AssertionError
+
+    explored = explore(collect, 4)
+    assert (explored.first_failure is not None, explored.first_pass is not None) == (True, True)
+    (finding,) = explored.first_failure.findings
+    odd = replace(explored.first_failure, findings=(replace(finding, code=code),))
+    other = replace(explored, first_failure=odd)
+    scenario = Scenario("never", "", never_run, CLEAN, world_size=4)
+    assert with_closest_pass(other, scenario, Engine.TORCH) == (other, None)
