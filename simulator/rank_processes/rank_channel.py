@@ -47,14 +47,9 @@ class RankChannel:
             )
             in_children.tell(line)
             raise UsageError(line)
-        with self._in_use():
-            self._channel.send((value, self._written()))
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
         before, self.is_in_use = self.is_in_use, True
         try:
-            yield
+            self._channel.send((value, self._written()))
         finally:
             self.is_in_use = before
 
@@ -66,21 +61,24 @@ class RankChannel:
 
     def receive(self) -> Any:
         """Wait for what the coordinator says; where it is gone there is nobody to run for."""
-        with self._in_use():
-            try:
-                while (
-                    isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None
-                ):
-                    self.heed_debugger(said)
-                return said
-            except EOFError:
-                os._exit(1)
+        before, self.is_in_use = self.is_in_use, True
+        try:
+            while isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
+                self.heed_debugger(said)
+            return said
+        except EOFError:
+            os._exit(1)
+        finally:
+            self.is_in_use = before
 
     def exchange(self, value: Any) -> Any:
         """Say something, and wait for the answer."""
-        with self._in_use():
+        before, self.is_in_use = self.is_in_use, True  # also from one to the other
+        try:
             self.send(value)
             return self.receive()
+        finally:
+            self.is_in_use = before
 
 
 class Signals:
