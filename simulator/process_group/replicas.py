@@ -87,6 +87,9 @@ class WatchfulJudge:
         self._judge.returned(rank, left, exchanged)
 
 
+NOT_REDUCED = -1
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a wrapper is."""
@@ -102,8 +105,8 @@ class _Progress:
     """What the program had brought to calls of its own then."""
     backward: int = 0
     """The latest step whose gradients were compared."""
-    gradients_of: int = -1
-    """How many optimizer steps there had been then."""
+    gradients_of: int = NOT_REDUCED
+    """How many optimizer steps there had been then; NOT_REDUCED once another backward has added to them."""
 
 
 def _named_only(each: Named) -> Named:
@@ -203,7 +206,10 @@ class Replicas:
         """A backward that gave parameters of a wrapper their gradients has ended."""
         wrapper.look()
         progress = self._progress_of(wrapper)
-        if wrapper.inner is None or not wrapper.is_reduced_by_itself or progress.backward == wrapper.step:
+        if wrapper.inner is None or not wrapper.is_reduced_by_itself:
+            return
+        if progress.backward == wrapper.step:
+            progress.gradients_of = NOT_REDUCED
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
         self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))

@@ -292,6 +292,16 @@ LOOKS_ONLY = {
 }
 
 
+def test_gradients_of_a_backward_past_the_wrapper_are_each_ranks_own():
+    # As in a comparison of two ways through one model; our own engine refuses it.
+    def program(rank):
+        model = wrapped()
+        backward(model, rank)
+        backward(model.module, rank)
+
+    assert simulate(program, 2, check="replicas").verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize("name", FOUND)
 @OURS
 def test_found(monkeypatch, engine, name):
