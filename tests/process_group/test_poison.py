@@ -35,7 +35,8 @@ def gathered_in_place(rank):
     """A rank's own part is no result."""
     whole = torch.zeros(2)
     own = whole[rank : rank + 1].fill_(rank + 1)
-    work = dist.all_gather_single(whole, own, async_op=True)
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name alone
+    work = gather(whole, own, async_op=True)
     seen = own.item()
     work.wait()
     return seen, whole.tolist()
