@@ -90,7 +90,8 @@ def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
     """Those that the file has to say: what is run by its name has its own."""
     is_value = training_in(scenario) is not None or program_in(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
-    return tuple(form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind)
+    faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
+    return tuple(faults)  # of a list: in Python 3.10, that of a generator is another () than the one that is left out
 
 
 def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.call_sites import site_here, site_of
 from ddpsim.simulator.runtime.executors import Executors
 from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project
 from ddpsim.simulator.verdict import Finding
@@ -127,7 +127,7 @@ class SharedProcess:
             if key in _OF_A_RANK and self._running_rank() is not None:
                 frame = sys._getframe(1)
                 if frame.f_code is _LOOKS_UP and is_importing_of_project(frame):
-                    self._note(Shared.ENVIRONMENT, site_here(), key)
+                    self._note(Shared.ENVIRONMENT, site_of(frame.f_back), key)
             return original(key)
 
         return encodekey
