@@ -44,7 +44,8 @@ class Watchdog:
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
         if turn != self._seen[0] or cpu - self._seen[1] > _BUSY_SHARE * budget.stuck_seconds:
-            self._seen, self._seen_at = (turn, cpu), now if turn == self._seen[0] else since
+            # From the first look on, not from when its turn began: who looks late has not seen it wait.
+            self._seen, self._seen_at = (turn, cpu), now
         if now - self._seen_at > budget.stuck_seconds and not child.has_children():
             self._stop(Ending.STUCK, me, child, now)
         elif now - self._start > budget.seconds:

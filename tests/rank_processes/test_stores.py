@@ -191,7 +191,7 @@ GROUP = """
 import os, sys, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 {make}
-total = torch.tensor([rank + 1.0])
+total = torch.tensor([rank + 1.0], device="cuda" if dist.get_backend() == "nccl" else "cpu")
 dist.all_reduce(total)
 print(total.item(), dist.get_backend())
 """
