@@ -45,6 +45,8 @@ NOT_CARRIED = {
     "message-tags-differ": "tags are in no record",
     "restart-count-as-store-prefix": "waits for keys of the store are in no record",
     "group-first-used-after-exit": "which ranks were connected no record says",
+    "first-call-left-behind": "which ranks were connected no record says",
+    "pipeline-stage-with-other-schedule": "which schedule a stage has no record says; its messages blame rank 1 alone",
     "two-wrapped-models-in-their-own-groups": "what a call is for no record says, so the odd rank is not told",
 }
 
