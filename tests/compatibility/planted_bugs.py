@@ -186,7 +186,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dcp.save(",
-        "keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+        "saving and loading a distributed checkpoint takes every rank, and only rank 0 came to it",
     ),
     PlantedBug(
         "layers dropped by chance, which no rank has seeded",
