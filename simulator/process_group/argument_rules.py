@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Backend
 
 from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
-from ddpsim.simulator.process_group.gpu_labels import is_surely_on_cpu, label_of
+from ddpsim.simulator.process_group.gpu_labels import label_of
 
 
 class ArgumentRules(Protocol):
@@ -74,15 +74,10 @@ class RulesByDevice(NamedTuple):
     of_gpu: ArgumentRules
 
     def of(self, tensor: Tensor) -> ArgumentRules:
-        """The rules for a tensor. What C++ made is on no virtual GPU, as far as anybody can tell.
-
-        Raises torch's RuntimeError for a tensor of the CPU on a group of NCCL alone (ProcessGroup::getBackend).
-        """
-        if self.of_cpu is not self.of_gpu:
-            return self.of_gpu if tensor.is_cuda or label_of(tensor) is not None else self.of_cpu
-        if self.of_cpu is nccl_arguments and is_surely_on_cpu(tensor):
-            raise RuntimeError("No backend type associated with device type cpu")
-        return self.of_cpu
+        """The rules for a tensor. What C++ made is on no virtual GPU, as far as anybody can tell."""
+        if self.of_cpu is self.of_gpu or not (tensor.is_cuda or label_of(tensor) is not None):
+            return self.of_cpu
+        return self.of_gpu
 
 
 def rules_of(backend: str) -> RulesByDevice:

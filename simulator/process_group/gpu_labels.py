@@ -11,16 +11,6 @@ LABEL = "_ddpsim_gpu"
 """The attribute's name."""
 
 
-MADE_ON_CPU = "_ddpsim_made_on_cpu"
-"""The name of an attribute of tensors that the program has certainly made on the CPU."""
-
-
-def is_surely_on_cpu(tensor: Tensor) -> bool:
-    """True for what the program made there, and did not move; of other tensors without a label nobody knows."""
-    known = tensor.__dict__
-    return MADE_ON_CPU in known and LABEL not in known
-
-
 def label_of(tensor: Tensor) -> int | None:
     """The number of its GPU; None for a tensor of the CPU."""
     return tensor.__dict__.get(LABEL)
@@ -28,16 +18,10 @@ def label_of(tensor: Tensor) -> int | None:
 
 def put(tensor: Tensor, label: int | None) -> None:
     """Put a tensor on a GPU, or with None on the CPU."""
-    tensor.__dict__.pop(MADE_ON_CPU, None)
     if label is not None:
         tensor.__dict__[LABEL] = label
     else:
         tensor.__dict__.pop(LABEL, None)
-
-
-def put_on_cpu(tensor: Tensor) -> None:
-    """Say that a tensor is on the CPU, since the program has said so, or made it without a word of a device."""
-    tensor.__dict__[MADE_ON_CPU] = True
 
 
 def first_label(values: Iterable[Any]) -> int | None:

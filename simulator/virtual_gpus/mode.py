@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put, put_on_cpu
+from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put
 from ddpsim.simulator.virtual_gpus import attention, sync_batch_norm
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
 from ddpsim.simulator.virtual_gpus.missing_kernels import explained
@@ -74,8 +74,6 @@ class VirtualGpuMode(TorchFunctionMode):
             raise
         if label is not None:
             hand_on(result, label)
-        elif func in self._constructors:
-            put_on_cpu(result)
         return result
 
     # --- making and moving --------------------------------------------------------------------------------------------
@@ -83,10 +81,7 @@ class VirtualGpuMode(TorchFunctionMode):
     def _made_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._gpus.label_for(device)
         if label is None:
-            result = func(*args, **{**kwargs, "device": device})
-            if isinstance(result, Tensor) and torch.device(device) == CPU:
-                put_on_cpu(result)
-            return result
+            return func(*args, **{**kwargs, "device": device})
         result = func(*args, **{**kwargs, "device": CPU})
         hand_on(result, label)
         return result
@@ -96,10 +91,7 @@ class VirtualGpuMode(TorchFunctionMode):
         if result is tensor and label_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
-            is_down = label is None and label_of(tensor) is not None
             put(result, label)
-            if is_down:
-                put_on_cpu(result)
         return result
 
     def _cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,7 +170,7 @@ def _instead(form: Function) -> Handler:
     """Call another function, and hand on the label."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = first_label(args)
+        label = first_label([*args, *kwargs.values()])
         result = form(*args, **kwargs)
         if label is not None:
             hand_on(result, label)
