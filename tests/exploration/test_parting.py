@@ -115,11 +115,23 @@ def test_a_program_that_does_not_repeat_itself_is_not_compared():
     assert closest_pass(failing, None, runs) is None
 
 
+def test_a_failure_that_does_not_come_again_is_of_no_choice():
+    failing, passing = drawn(collect, Verdict.FAIL, 7), drawn(collect, Verdict.PASS, 7)
+
+    def passes_now(choices):
+        found, offered = runs(choices)
+        return replace(found, findings=()), offered
+
+    runs = Runs(collect)
+    assert closest_pass(failing, passing, runs) is not None
+    assert closest_pass(failing, passing, passes_now) is None
+
+
 def test_a_search_that_is_over_gives_what_it_has():
     failing, passing = drawn(collect, Verdict.FAIL, 7), drawn(collect, Verdict.PASS, 7)
     runs = Runs(collect)
     found, parting = closest_pass(failing, passing, runs, drawn=4, is_over=lambda: True)
-    assert runs.count == 1
+    assert runs.count == 2  # the one that passed, and the failing one again
     assert found.schedule.choices == passing.schedule.choices
     assert parting.failing.taken != parting.passing.taken
 
