@@ -84,8 +84,8 @@ def rules_of(backend: str) -> RulesByDevice:
     """Those of a group that is asked for with `backend`; by default a group has NCCL, too, where there are GPUs."""
     if not has_nccl(backend):
         return RulesByDevice(gloo_arguments, gloo_arguments)
-    is_alone = backend == Backend.NCCL
-    return RulesByDevice(nccl_arguments if is_alone else gloo_arguments, nccl_arguments)
+    is_for_cpu = backend == Backend.UNDEFINED or "cpu" in backend
+    return RulesByDevice(gloo_arguments if is_for_cpu else nccl_arguments, nccl_arguments)
 
 
 def has_nccl(backend: str) -> bool:

@@ -155,8 +155,8 @@ def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, si
     if len(inputs) != size:
         raise RuntimeError("invalid input tensor list size, must be world size")
     if output.shape != inputs[rank].shape:
-        sizes = f"{bare_sizes(output)} vs. {bare_sizes(inputs[rank])}"
-        raise RuntimeError(f"Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() ({sizes}). \n")
+        both = f"{bare_sizes(output)} vs. {bare_sizes(inputs[rank])}"
+        raise RuntimeError(f"Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() ({both}). \n")
 
 
 def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> None:

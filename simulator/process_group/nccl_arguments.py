@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.process_group.arguments import check_same_count, scalar_name, unlike, wrong_length
-from ddpsim.simulator.process_group.gloo_arguments import check_all_to_all_single as check_all_to_all_single
 
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905
@@ -139,6 +138,13 @@ def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: 
     """One input and one output for each rank, each as long as it likes."""
     _check_list("alltoall", "input", inputs, size)
     _check_list("alltoall", "output", outputs, size)
+
+
+def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
+    """Both as they lie in memory, with a first dimension to split."""
+    _check_contiguous(tensor, output)
+    if not tensor.shape or not output.shape:
+        raise ValueError("ProcessGroupNCCL::alltoall_base: a tensor without dimensions has no rows to split")
 
 
 def check_message(tensors: Sequence[Tensor], tag: int) -> None:

@@ -163,6 +163,14 @@ REFUSED = {
         "ValueError: ProcessGroupNCCL::allgather: the outputs have 2 elements each, the input has 3, expected as many "
         "(NCCL does not notice, and goes beyond them)",
     ),
+    "a transposed output": (
+        lambda group, rank, own: dist.all_to_all_single(zeros(2, 2).t(), own(2, 2), group=group),
+        "ValueError: Tensors must be contiguous",
+    ),
+    "no rows": (
+        lambda group, rank, own: dist.all_to_all_single(zeros(()), own(), group=group),
+        "ValueError: ProcessGroupNCCL::alltoall_base: a tensor without dimensions has no rows to split",
+    ),
     "a list too short": (
         lambda group, rank, own: dist.all_to_all([zeros(2)], [own(2)], group=group),
         "ValueError: ProcessGroupNCCL::alltoall: the input list has length 1, expected 2, the size of the group (NCCL "
@@ -231,6 +239,6 @@ def test_a_group_on_both_goes_by_where_the_tensor_is():
     put(on_gpu, 0)
     assert rules_of("cpu:gloo,cuda:nccl").of(on_cpu) is gloo_arguments
     assert rules_of("cpu:gloo,cuda:nccl").of(on_gpu) is nccl_arguments
-    assert rules_of("nccl").of(on_cpu) is nccl_arguments
+    assert rules_of("nccl").of(on_cpu) is rules_of("cuda:nccl").of(on_cpu) is nccl_arguments
     assert rules_of("gloo").of(on_gpu) is gloo_arguments
     assert rules_of("undefined").of(on_cpu) is gloo_arguments
