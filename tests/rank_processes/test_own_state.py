@@ -100,4 +100,5 @@ def test_a_rank_has_processes_of_its_own():
         dist.all_reduce(total)
         return total.item()
 
-    assert simulate(program, 2, isolation="process").returns == (16, 16)
+    result = simulate(program, 2, isolation="process")
+    assert result.returns == (16, 16), str(result)
