@@ -14,6 +14,7 @@ def signs_of(run: Run) -> frozenset[str]:
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     differing = differing_calls(run).values()
+    waiting = {run.events[issue].rank for slot in run.roots for issue in run.slots[slot].issues}
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),
@@ -24,6 +25,7 @@ def signs_of(run: Run) -> frozenset[str]:
             for side in range(SIDES)
         },
         "waits": bool(run.waiting),
+        "blamed": not run.culprits.isdisjoint(waiting),
     }
     families = {FAMILIES[family_of(call)] for call in issued}
     signs = families | kinds | {name for name, occurs in states.items() if occurs}

@@ -266,11 +266,12 @@ def _span(arrow: Arrow) -> tuple[float, float]:
 
 
 def _state(node: Node) -> str:
+    state = node.end if node.end != "waiting" else "wait" if len(node.members) > 1 else "waits"
     if not node.is_folded:
-        return "waits" if node.end == "waiting" else node.end
+        return state
     threads = sum(bool(who.thread) for who in node.members)
     what = {0: "ranks ", len(node.members): "threads "}.get(threads, "")
-    return f"{len(node.members):,} {what}{'wait' if node.end == 'waiting' else node.end}"
+    return f"{len(node.members):,} {what}{state}"
 
 
 def _short(text: str) -> str:

@@ -151,6 +151,11 @@ class Run {
     return slot in this.slots.colours;
   }
 
+  /** True if the rank of a cell is to blame. @param {number} cell */
+  isBlamed(cell) {
+    return this.lanes[this.cellLane[cell]].culprit;
+  }
+
   /** The number of an event in the whole run, counted from 1. @param {number} event */
   numberOf(event) {
     return (this.numbers ? this.numbers.event[event] : event) + 1;

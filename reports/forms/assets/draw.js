@@ -248,7 +248,8 @@ class Drawing {
     const radius = geometry.radius;
     const veiled = this.hasHappened(cell) ? "" : " veiled";
     if (run.lacks(slot) || run.slots.state[slot] === "x") {
-      const kind = run.lacks(slot) || run.odd.has(cell) ? "ring" : "ring other";
+      const waits = run.isBlamed(cell) ? "" : " waiting";
+      const kind = run.lacks(slot) ? `ring${waits}` : run.odd.has(cell) ? "ring" : "ring other";
       single.push(
         svg("circle", {
           class: kind + run.colourOf(slot) + run.sideOf(cell) + veiled,

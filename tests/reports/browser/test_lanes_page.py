@@ -57,6 +57,16 @@ def test_all_open_slots_of_a_circle_are_its_cause_and_who_waits_for_whom_is_draw
     assert report.texts(".wait-label") == [f'all_reduce #1 "{group}"' for group in (1, 2, 3, 4)]
 
 
+def test_who_only_waits_is_not_as_red_as_who_is_missing(open_report):
+    report = open_report(document(MISSING))
+    stroke = "all => all.map(each => getComputedStyle(each).stroke)"
+    rings, (missing,) = report.look(".drawing .ring", stroke), report.look(".drawing .box", stroke)
+    assert len(rings) == 3
+    assert missing not in rings
+    assert report.look(".legend .ring", stroke) == [rings[0]]
+    assert len(set(rings)) == 1
+
+
 LEGENDS = {
     RING: ["collective", "new group", "never matched, missing", "waits for good"],
     ODD: [
