@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    BackendName,
-    Checks,
-    Faults,
-    Gpus,
-    IsolationName,
-    Name,
-    OwnOrEngine,
-    Preload,
-    WorldSize,
-)
+from ddpsim.scenarios.cli.option_sets import HowDebugged, with_sets
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
@@ -30,12 +21,14 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 
+@with_sets
 def debug(
     name: Name,
     token: Annotated[
         str | None,
         typer.Argument(metavar="TOKEN", help="The replay token of the run to look into.", show_default=False),
     ] = None,
+    *,
     at: Annotated[
         str | None,
         typer.Option(
@@ -63,12 +56,7 @@ def debug(
     ] = None,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    preload: Preload = None,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    faults: Faults = None,
+    run_as: HowDebugged,
 ) -> int:
     """Run it in pdb, with commands that see all ranks, and go back.
 
@@ -79,14 +67,10 @@ def debug(
         from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
-        from ddpsim.scenarios.running.run_as import RunAs
         from ddpsim.simulator.runtime.desk import read_line
 
     goal = goal_of(at, rank, finding=finding)
     read = read_line if commands is None else CommandsFile(commands)
-    run_as = RunAs(
-        isolation, gpus, check, preload=preload or (), backend_semantics=backend_semantics, faults=faults or ()
-    )
     scenario = run_as.applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     try:

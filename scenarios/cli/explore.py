@@ -10,22 +10,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.option_sets import HowRun, Records, with_sets
 from ddpsim.scenarios.cli.options import (
-    Alike,
-    BackendName,
-    ChakraFolder,
-    Checks,
-    ClogFolder,
-    Faults,
-    FlightRecorderFolder,
-    Gpus,
-    IsolationName,
     Name,
-    OneAtATime,
     Opens,
     OwnOrEngine,
-    Poison,
-    Preload,
     ReportFolder,
     Seed,
     SimulatedTransport,
@@ -50,20 +39,14 @@ if TYPE_CHECKING:
     from ddpsim.simulator.exploration.parting import Parting
 
 
+@with_sets
 def explore(
     name: Name,
+    *,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    alike: Alike = False,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
+    run_as: HowRun,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -79,9 +62,7 @@ def explore(
     out: Annotated[Path | None, saved_as("Where to save what fails first, as a scenario with its schedule.")] = None,
     report: ReportFolder = None,
     opens: Opens = False,
-    flight_recorder: FlightRecorderFolder = None,
-    clog: ClogFolder = None,
-    chakra: ChakraFolder = None,
+    records: Records,
 ) -> int:
     """Run it under many schedules, until one fails or all are covered.
 
@@ -92,17 +73,13 @@ def explore(
         from ddpsim import Budget
         from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
-        from ddpsim.scenarios.records.writing import RecordFolders
         from ddpsim.scenarios.running.exploring import explore_scenario
         from ddpsim.scenarios.running.parting import with_closest_pass
-        from ddpsim.scenarios.running.run_as import RunAs
 
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
     scenario = run_as.applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
-    records = RecordFolders(flight_recorder, clog, chakra)
     check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:

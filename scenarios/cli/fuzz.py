@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    Alike,
-    BackendName,
-    BothOrEngine,
-    Checks,
-    Faults,
-    Gpus,
-    IsolationName,
-    OneAtATime,
-    Opens,
-    Poison,
-    Preload,
-    ReportFolder,
-    WorldSize,
-    engines_named,
-)
+from ddpsim.scenarios.cli.option_sets import HowRun, with_sets
+from ddpsim.scenarios.cli.options import BothOrEngine, Opens, ReportFolder, WorldSize, engines_named
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
@@ -39,6 +26,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.running.run_as import RunAs
 
 
+@with_sets
 def fuzz(
     name: Annotated[
         str | None,
@@ -50,6 +38,7 @@ def fuzz(
             show_default=False,
         ),
     ] = None,
+    *,
     generate: Annotated[bool, typer.Option("--generate", help="Draw scenarios, as without NAME.")] = False,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     executions: Annotated[
@@ -59,15 +48,7 @@ def fuzz(
     seed: Annotated[int, typer.Option(help="What the first batch draws from; the others follow.")] = 0,
     engine: BothOrEngine = None,
     world_size: WorldSize = None,
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    alike: Alike = False,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
+    run_as: HowRun,
     documented: Annotated[
         bool,
         typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
@@ -94,19 +75,8 @@ def fuzz(
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
     from ddpsim.scenarios.fuzzing.named import default_engine
-    from ddpsim.scenarios.running.run_as import RunAs
 
-    own = RunAs(
-        isolation,
-        gpus,
-        check,
-        alike,
-        preload or (),
-        one_at_a_time,
-        poison is not False,
-        backend_semantics,
-        faults or (),
-    )
+    own = replace(run_as, poison=run_as.poison is not False)
     _check_together(name, own, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))

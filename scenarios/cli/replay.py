@@ -8,25 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    BackendName,
-    ChakraFolder,
-    Checks,
-    ClogFolder,
-    Faults,
-    FlightRecorderFolder,
-    Gpus,
-    IsolationName,
-    Name,
-    OneAtATime,
-    Opens,
-    OwnOrEngine,
-    Poison,
-    Preload,
-    ReportFolder,
-    SimulatedTransport,
-    WorldSize,
-)
+from ddpsim.scenarios.cli.option_sets import HowReplayed, Records, with_sets
+from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
@@ -43,6 +26,7 @@ if TYPE_CHECKING:
     from ddpsim.simulator.transcript import Line
 
 
+@with_sets
 def replay(
     name: Name,
     token: Annotated[
@@ -53,17 +37,11 @@ def replay(
             show_default=False,
         ),
     ] = None,
+    *,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
+    run_as: HowReplayed,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -78,9 +56,7 @@ def replay(
     ] = False,
     report: ReportFolder = None,
     opens: Opens = False,
-    flight_recorder: FlightRecorderFolder = None,
-    clog: ClogFolder = None,
-    chakra: ChakraFolder = None,
+    records: Records,
 ) -> int:
     """Run it again exactly as a report recorded it.
 
@@ -90,23 +66,11 @@ def replay(
     with without_collections():
         from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
-        from ddpsim.scenarios.records.writing import RecordFolders
         from ddpsim.scenarios.running.replaying import replay_run
-        from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(
-        isolation,
-        gpus,
-        check,
-        preload=preload or (),
-        one_at_a_time=one_at_a_time,
-        poison=poison,
-        backend_semantics=backend_semantics,
-        faults=faults or (),
-    ).applied_to(load(name))
+    scenario = run_as.applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
-    records = RecordFolders(flight_recorder, clog, chakra)
     check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
         start = time.perf_counter()

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.option_sets import HowRunOnBackends, Records, with_sets
 from ddpsim.scenarios.cli.options import (
-    Alike,
-    BackendNames,
-    ChakraFolder,
-    Checks,
-    ClogFolder,
-    Faults,
-    FlightRecorderFolder,
-    Gpus,
-    IsolationName,
     Name,
-    OneAtATime,
     Opens,
     OwnOrEngines,
     OwnOrPolicy,
-    Poison,
-    Preload,
     ReportFolder,
     Seed,
     Timeout,
@@ -54,8 +43,10 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 
+@with_sets
 def run(
     name: Name,
+    *,
     engine: OwnOrEngines = None,
     world_size: WorldSize = None,
     policy: OwnOrPolicy = None,
@@ -70,15 +61,7 @@ def run(
         ),
     ] = None,
     transport: TransportName = "memory",
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    alike: Alike = False,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendNames = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
+    run_as: HowRunOnBackends,
     timeout: Timeout = None,
     seconds: Annotated[
         float | None,
@@ -92,15 +75,11 @@ def run(
     ] = False,
     report: ReportFolder = None,
     opens: Opens = False,
-    flight_recorder: FlightRecorderFolder = None,
-    clog: ClogFolder = None,
-    chakra: ChakraFolder = None,
+    records: Records,
 ) -> int:
     """Run a script, a function or a scenario, and say what came of it."""
     with without_collections():
         from ddpsim.scenarios.lookup.loader import load
-        from ddpsim.scenarios.records.writing import RecordFolders
-        from ddpsim.scenarios.running.run_as import RunAs
         from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
@@ -117,13 +96,11 @@ def run(
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
     drawn = None if seeds is None else _seeds(seeds, policy, seed)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, faults=faults or ())
-    scenario = run_as.applied_to(load(name))
+    scenario = replace(run_as, backend_semantics=None).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
-    backends = backends_named(backend_semantics, scenario.backend_semantics)
+    backends = backends_named(run_as.backend_semantics, scenario.backend_semantics)
     how = how_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
-    records = RecordFolders(flight_recorder, clog, chakra)
     check_records(records, runs=runs * len(drawn or (seed,)), transport=transport)
     with reporting(report, opens=opens, title=name if runs > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]

@@ -11,22 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    Alike,
-    BackendName,
-    Checks,
-    Faults,
-    Gpus,
-    IsolationName,
-    Name,
-    OneAtATime,
-    OwnOrEngine,
-    Poison,
-    Preload,
-    Seed,
-    WorldSize,
-    saved_as,
-)
+from ddpsim.scenarios.cli.option_sets import HowRun, with_sets
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, saved_as
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.imports import without_collections
@@ -38,6 +24,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario
 
 
+@with_sets
 def shrink(
     name: Name,
     token: Annotated[
@@ -48,6 +35,7 @@ def shrink(
             show_default=False,
         ),
     ] = None,
+    *,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     policy: Annotated[
@@ -55,15 +43,7 @@ def shrink(
         typer.Option(help=f"Who runs next in the failure: {listed(RUNNING)}.", show_default=False),
     ] = None,
     seed: Seed = 0,
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    alike: Alike = False,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
+    run_as: HowRun,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[Path | None, saved_as("Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
@@ -75,14 +55,12 @@ def shrink(
     with without_collections():
         from ddpsim import Budget
         from ddpsim.scenarios.lookup.loader import load
-        from ddpsim.scenarios.running.run_as import RunAs
         from ddpsim.scenarios.shrinking.saved import check_free, default_path
         from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
     own = run_as.applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)
