@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import Start
@@ -41,6 +41,22 @@ class RunOptions(NamedTuple):
     def isolation_of(self, program: Callable[..., Any]) -> str:
         """What a rank is."""
         return self.isolation or ("process" if isinstance(program, Program) else "thread")
+
+
+class RunKeywords(TypedDict, total=False):
+    """What `simulate`, `replay` and `explore` take alike, by name, for those who hand it on to several of them."""
+
+    args: Sequence[Any]
+    transport: str
+    faults: Sequence[Fault]
+    check: str | None
+    poison: bool
+    name: str | None
+    isolation: str | None
+    gpus: int | None
+    preload: Sequence[str]
+    one_at_a_time: bool
+    backend_semantics: str
 
 
 class Ran(NamedTuple):

@@ -11,6 +11,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.meeting import check_meets
+from ddpsim.scenarios.running.run_as import run_keywords
 from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
@@ -52,23 +53,13 @@ def explore_scenario(
         exploration = explore(
             engines.run_under(chosen.program, engine),
             chosen.world_size,
-            args=chosen.args,
             policy=_Compared(strategy, chosen),
             budget=budget,
-            transport=transport,
-            faults=chosen.faults,
-            check=chosen.check,
-            poison=chosen.poison is not False,
             check_determinism=check_determinism,
             keep_going=keep_going,
-            name=chosen.name,
-            isolation=chosen.isolation,
-            gpus=chosen.gpus,
             alike=chosen.alike,
-            preload=chosen.preload,
-            one_at_a_time=chosen.one_at_a_time,
-            backend_semantics=chosen.backend_semantics,
             on_progress=on_progress,
+            **run_keywords(chosen, transport, poisons=True),
         )
 
     for result in (exploration.first_pass, exploration.first_failure):

@@ -10,6 +10,7 @@ from ddpsim import UsageError
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.fault_text import fault_of, text_of
 from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.run_options import RunKeywords
 
 _REPLICAS, _IF_ANY, _NOTHING = CHECKS = ("replicas", "replicas-if-any", "none")
 """What is compared besides, be it that there is any or not, and what says that nothing is."""
@@ -60,6 +61,26 @@ class RunAs:
 
 
 AS_IT_SAYS = RunAs()
+
+
+def run_keywords(scenario: Scenario, transport: str, *, poisons: bool = False) -> RunKeywords:
+    """What `simulate`, `replay` and `explore` are asked for alike to run a scenario.
+
+    `poisons`: tensors in flight hold what shows, unless the scenario says.
+    """
+    return {
+        "args": scenario.args,
+        "transport": transport,
+        "faults": scenario.faults,
+        "check": scenario.check,
+        "poison": poisons if scenario.poison is None else scenario.poison,
+        "name": scenario.name,
+        "isolation": scenario.isolation,
+        "gpus": scenario.gpus,
+        "preload": scenario.preload,
+        "one_at_a_time": scenario.one_at_a_time,
+        "backend_semantics": scenario.backend_semantics,
+    }
 
 
 def words_of(scenario: Scenario) -> list[str]:

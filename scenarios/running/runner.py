@@ -18,7 +18,7 @@ from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.running.meeting import check_meets
-from ddpsim.scenarios.running.run_as import words_of
+from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
@@ -69,21 +69,11 @@ def run_scenario(
         return simulate(
             chosen.program,
             chosen.world_size,
-            args=chosen.args,
             policy=own if policy is None else policy,
             seed=seed,
-            transport=transport,
-            faults=chosen.faults,
-            check=chosen.check,
-            poison=bool(chosen.poison),
             budget=budget,
-            name=chosen.name,
-            isolation=chosen.isolation,
-            gpus=chosen.gpus,
             alike=chosen.alike,
-            preload=chosen.preload,
-            one_at_a_time=chosen.one_at_a_time,
-            backend_semantics=chosen.backend_semantics,
+            **run_keywords(chosen, transport),
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -157,22 +147,7 @@ def replay_scenario(
     check_simulated(transport, NO_REPLAY)
 
     def run(chosen: Scenario) -> Result:
-        return replay(
-            chosen.program,
-            chosen.world_size,
-            schedule,
-            args=chosen.args,
-            transport=transport,
-            faults=chosen.faults,
-            check=chosen.check,
-            poison=bool(chosen.poison),
-            name=chosen.name,
-            isolation=chosen.isolation,
-            gpus=chosen.gpus,
-            preload=chosen.preload,
-            one_at_a_time=chosen.one_at_a_time,
-            backend_semantics=chosen.backend_semantics,
-        )
+        return replay(chosen.program, chosen.world_size, schedule, **run_keywords(chosen, transport))
 
     return _run(scenario, engine, transport, world_size, run)
 

@@ -13,6 +13,7 @@ from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.result import Result
+from ddpsim.simulator.run_options import RunKeywords
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
 from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
@@ -68,7 +69,7 @@ def shrink(
 
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """
-    options: dict[str, Any] = {
+    options: RunKeywords = {
         "args": args,
         "transport": transport,
         "faults": faults,
