@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from ddpsim.simulator.runtime.replaced import Replacement
 
 NCCL_VERSION = (2, 28, 9)
 """Of torch 2.13."""
@@ -17,7 +17,7 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 """What a group has that is given none (torch/distributed/constants.py)."""
 
 
-def replacements() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+def replacements() -> list[Replacement]:
     """What to replace, by what is made of it: torch's log of errors asks for the version."""
     if dist.is_nccl_available():
         return []

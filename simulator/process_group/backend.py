@@ -70,6 +70,7 @@ from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replaced, Replacement
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 """The module: `torch.distributed` has a function of its name."""
@@ -130,24 +131,23 @@ class Backend:
             stack.callback(self._wrappers.uninstall)
             stack.callback(self._groups.through_torch.close)
             listeners: list[Listener] = [self._groups.optimizer_step_done]
-            replaced = self._replacements()
+            replacements = self._replacements()
             if self._replicas is not None:
                 listeners.append(self._replicas.optimizer_step_done)
                 hook: Any = register_module_forward_pre_hook(self._replicas.module_runs)
                 stack.callback(hook.remove)
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
-                replaced.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
+                replacements.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
             stack.callback(watch_steps(self._host, listeners).remove)
-            originals: list[tuple[Any, str, Any]] = []
-            stack.callback(_put_back, originals)
-            for owner, name, replacement in replaced:
-                originals.append((owner, name, getattr(owner, name)))
-                setattr(owner, name, replacement(originals[-1][2]))
+            replaced = Replaced()
+            stack.callback(replaced.put_back)
+            for owner, name, made_of in replacements:
+                replaced.replace(owner, name, made_of)
             yield
 
-    def _replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    def _replacements(self) -> list[Replacement]:
         if self._makes_groups:
-            first: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            first: list[Replacement] = [
                 (distributed_c10d, "init_process_group", self._later_init),
                 (dist, "init_process_group", self._later_init),
                 (distributed_c10d, "rendezvous", self._rendezvous),
@@ -378,11 +378,6 @@ class Backend:
 
 def _running_rank(host: Host) -> int | None:
     return host.me.rank if host.is_rank_thread() else None
-
-
-def _put_back(originals: list[tuple[Any, str, Any]]) -> None:
-    while originals:
-        setattr(*originals.pop())
 
 
 def _check_backend(backend: str) -> None:

@@ -11,10 +11,11 @@ from torch.utils.data import DataLoader
 from ddpsim.simulator.kernel.requests import LoaderBegun
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
 
 
-def replacements(host: Host) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owners, names, and what makes replacements of what is there."""
+def replacements(host: Host) -> list[Replacement]:
+    """What is replaced."""
 
     def telling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)

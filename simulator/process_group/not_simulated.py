@@ -9,10 +9,11 @@ from torch.distributed import rpc
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
 
 
-def replacements(host: Host) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Modules, names, and what makes replacements of what is there."""
+def replacements(host: Host) -> list[Replacement]:
+    """What is replaced."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:

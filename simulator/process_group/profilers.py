@@ -16,6 +16,7 @@ from torch.autograd import profiler
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
 
 STARTS = ("_prepare_profiler", "_enable_profiler")
 ENDS = "_disable_profiler"
@@ -33,8 +34,8 @@ class OneProfiler:
         self._host = host
         self._owner: int | None = None
 
-    def replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        """Modules, names, and what makes replacements of what is there."""
+    def replacements(self) -> list[Replacement]:
+        """What is replaced."""
         return [
             *((profiler, name, self._starts) for name in STARTS),
             (profiler, ENDS, self._ends),

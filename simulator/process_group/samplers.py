@@ -14,10 +14,11 @@ from ddpsim.simulator.diagnosis.samplers import Sampling
 from ddpsim.simulator.kernel.requests import Sampled
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
 
 
-def replacements(host: Host) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owners, names, and what makes replacements of what is there.
+def replacements(host: Host) -> list[Replacement]:
+    """What is replaced.
 
     A subclass may deal out its samples in another way, and one that a rank did not make itself may be for others.
     """

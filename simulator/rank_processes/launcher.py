@@ -41,6 +41,7 @@ from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_popen import RankPopen
 from ddpsim.simulator.rank_processes.terms import Setting, Terms
 from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.runtime.replaced import Replaced
 
 
 def main(setting: Setting, line: Line) -> NoReturn:
@@ -81,38 +82,32 @@ class Launcher:
         self._path = tuple(sys.path)
         self._target: Any = None
         self._ranks: list[RankPopen] = []
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = Replaced()
 
     def __enter__(self) -> None:
         for kind in (context.ForkProcess, context.SpawnProcess, context.ForkServerProcess):
-            self._replace(kind, "_Popen", staticmethod(self._popen(kind)))
-        self._replace(multiprocessing.connection, "wait", self._waiter(multiprocessing.connection.wait))
+            self._replaced.put(kind, "_Popen", staticmethod(self._popen(kind)))
+        self._replaced.replace(multiprocessing.connection, "wait", self._waiter)
         for owner, name in (
             (distributed_c10d, "_new_process_group_helper"),
             (sys.modules["torch.distributed.rendezvous"], "_create_c10d_store"),
             (dist, "TCPStore"),
         ):
-            self._replace(owner, name, self._group_maker(getattr(owner, name)))
+            self._replaced.replace(owner, name, self._group_maker)
         elastic = importlib.import_module(
             "ddpsim.simulator.rank_processes.elastic"
         )  # whose imports only launchers need
         for module in elastic.LAUNCHERS:
-            self._replace(module, "launch_agent", elastic.Agent(self).launch)
+            self._replaced.put(module, "launch_agent", elastic.Agent(self).launch)
         if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
             accelerator = torch.device("cuda") if gpus else None
             for counting in (torch.cuda, torch.accelerator):
-                self._replace(counting, "is_available", lambda: gpus > 0)
-                self._replace(counting, "device_count", lambda: gpus)
-            self._replace(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
+                self._replaced.put(counting, "is_available", lambda: gpus > 0)
+                self._replaced.put(counting, "device_count", lambda: gpus)
+            self._replaced.put(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
 
     def __exit__(self, *error: object) -> None:
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
-
-    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        self._originals.append((owner, name, vars(owner)[name]))
-        setattr(owner, name, replacement)
+        self._replaced.put_back()
 
     def begin(self) -> None:
         """Somebody waits for the ranks: no more will come."""

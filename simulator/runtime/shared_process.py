@@ -25,6 +25,7 @@ from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
 from ddpsim.simulator.runtime.call_sites import site_here, site_of
 from ddpsim.simulator.runtime.executors import Executors
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project
 from ddpsim.simulator.verdict import Finding
 
@@ -46,7 +47,7 @@ class SharedProcess:
         self._named = frozenset(_libraries_imported_by(program))
         """Those that it imports as it runs, which an earlier run may have done."""
         self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = Replaced()
         self._executors = Executors()
 
     def install(self) -> None:
@@ -59,14 +60,11 @@ class SharedProcess:
             (ThreadPoolExecutor, "submit", self._on_own_executor),
             (ThreadPoolExecutor, "shutdown", self._on_own_executor),
         ):
-            original = getattr(owner, name)
-            self._originals.append((owner, name, original))
-            setattr(owner, name, replacement(original))
+            self._replaced.replace(owner, name, replacement)
 
     def uninstall(self) -> None:
         """Put everything back. May be called twice."""
-        while self._originals:
-            setattr(*self._originals.pop())
+        self._replaced.put_back()
         self._executors.forget()
 
     def findings(self) -> list[Finding]:

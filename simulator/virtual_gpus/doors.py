@@ -17,6 +17,7 @@ import torch.utils._device as default_device
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 _USES = (
@@ -41,7 +42,7 @@ class Doors:
         self._count = count
         self._put_there = put_there
         """Is told what was asked for."""
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = Replaced()
 
     def watch(self) -> None:
         """Begin."""
@@ -65,30 +66,26 @@ class Doors:
         what: str,
         instead: Callable[..., Any] | None = None,
     ) -> None:
-        original = getattr(owner, name)
+        def closed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def door(*arguments: Any, **options: Any) -> Any:
+                if not asks(arguments, options) or _is_torchs_compiler(sys._getframe(1)):
+                    return original(*arguments, **options)
+                if torch.cuda.is_available():
+                    self._replaced.put_back()
+                else:
+                    if instead is not None:
+                        instead()
+                    self._install(what)
+                return getattr(owner, name)(*arguments, **options)
 
-        @functools.wraps(original)
-        def door(*arguments: Any, **options: Any) -> Any:
-            if not asks(arguments, options) or _is_torchs_compiler(sys._getframe(1)):
-                return original(*arguments, **options)
-            if torch.cuda.is_available():
-                self._put_back()
-            else:
-                if instead is not None:
-                    instead()
-                self._install(what)
-            return getattr(owner, name)(*arguments, **options)
+            return door
 
-        self._originals.append((owner, name, original))
-        setattr(owner, name, door)
-
-    def _put_back(self) -> None:
-        """Once: a door that a program has imported by its name opens again, and what stands there now is to stay."""
-        while self._originals:
-            setattr(*self._originals.pop())
+        self._replaced.replace(owner, name, closed)
 
     def _install(self, what: str) -> None:
-        self._put_back()
+        # Once: a door that a program has imported by its name opens again, and what stands there now is to stay.
+        self._replaced.put_back()
         self._gpus.install(self._count)
         self._put_there(what)
 

@@ -12,29 +12,31 @@ from typing import Any
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 _SETTERS = ("set_debug_level", "set_debug_level_from_env")
 
 
 class DebugLevel:
     """What it is, and who sets it."""
 
-    __slots__ = ("_originals", "_set", "value")
+    __slots__ = ("_replaced", "_set", "value")
 
     def __init__(self) -> None:
         self.value: Any = _c10d.get_debug_level()
         """The one in place; always the same object for it."""
         self._set = _c10d.set_debug_level
-        self._originals = [(module, name, getattr(module, name)) for module in (dist, _c10d) for name in _SETTERS]
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Take note of what sets it."""
-        for module, name, original in self._originals:
-            setattr(module, name, self._noting(original))
+        for module in (dist, _c10d):
+            for name in _SETTERS:
+                self._replaced.replace(module, name, self._noting)
 
     def uninstall(self) -> None:
         """Put the functions back."""
-        for module, name, original in self._originals:
-            setattr(module, name, original)
+        self._replaced.put_back()
 
     def write(self, value: Any) -> None:
         """Set it, if it is another."""

@@ -22,8 +22,10 @@ import operator
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
-from typing import Any
+
+from ddpsim.simulator.runtime.replaced import Replaced
 
 EPOCH_SECONDS = 946_684_800
 """2000-01-01T00:00:00Z: what `time.time` says in a rank when the simulation starts."""
@@ -66,11 +68,11 @@ class VirtualTime:
         self._now = now
         self._read: dict[tuple[int, str], float] = {}
         """What each rank has read last, by the name of the clock."""
-        self._originals: dict[str, Callable[..., Any]] = {}
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Replace the functions."""
-        assert not self._originals, "installed twice"
+        assert not self._replaced, "installed twice"
         later = self._later
         virtual: dict[str, Callable[[], float]] = {
             "monotonic": lambda: later("monotonic"),
@@ -80,11 +82,9 @@ class VirtualTime:
             "time": lambda: EPOCH_SECONDS + later("time"),
             "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(later("time_ns") * NANOSECONDS),
         }
-        self._originals = {name: vars(time)[name] for name in ("sleep", *virtual)}
-        module = vars(time)
         for name, clock in virtual.items():
-            module[name] = self._on_ranks(clock, self._originals[name])
-        module["sleep"] = self._sleep_on_ranks(self._originals["sleep"])
+            self._replaced.replace(time, name, partial(self._on_ranks, clock))
+        self._replaced.replace(time, "sleep", self._sleep_on_ranks)
 
     def _later(self, clock: str) -> float:
         """The time, after all that the rank has read from this clock."""
@@ -95,8 +95,7 @@ class VirtualTime:
 
     def uninstall(self) -> None:
         """Put the functions back. May be called twice."""
-        vars(time).update(self._originals)
-        self._originals = {}
+        self._replaced.put_back()
 
     def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
         is_rank_thread = self._is_rank_thread

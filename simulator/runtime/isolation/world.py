@@ -15,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 _in_c: Any = torch._C._distributed_c10d
 """Its stub lacks what is used here."""
 
@@ -87,7 +89,7 @@ class World:
     def __init__(self, world_size: int) -> None:
         self._worlds: list[RankWorld | None] = [None] * world_size
         self._was_isolating_threads = False
-        self._mesh_constructor: Callable[..., None] = device_mesh.DeviceMesh.__init__
+        self._replaced = Replaced()
 
     def of(self, rank: int) -> RankWorld:
         """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
@@ -99,12 +101,11 @@ class World:
     def install(self) -> None:
         """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
         self._was_isolating_threads = _isolate_threads()
-        self._mesh_constructor = device_mesh.DeviceMesh.__init__
-        device_mesh.DeviceMesh.__init__ = _constructor_with_identity(self._mesh_constructor)  # type: ignore[method-assign]
+        self._replaced.replace(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
 
     def uninstall(self) -> None:
         """Put the registry back to how threads shared it, and let go of the ranks' groups."""
-        device_mesh.DeviceMesh.__init__ = self._mesh_constructor  # type: ignore[method-assign]
+        self._replaced.put_back()
         _in_c._set_thread_isolation_mode(self._was_isolating_threads)
         default = distributed_c10d._world.default_pg
         # init_process_group tells C++ the rank, for its logs.

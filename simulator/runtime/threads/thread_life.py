@@ -43,6 +43,7 @@ from ddpsim.simulator.kernel.requests import Block, Cancel, Note, ReadClock, Saw
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
 from ddpsim.simulator.runtime.threads.locks import is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
@@ -54,9 +55,6 @@ from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadEr
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
-_ABSENT: Any = object()
-"""In the place of a built-in function that a module has not replaced."""
-
 _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 
 
@@ -75,7 +73,7 @@ class Threads:
         self._leaving: list[threading.Thread] = []
         """Threads that have given away the baton for good, and may not have ended yet."""
         self._outsiders: list[threading.Thread] = []
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = Replaced()
 
     @property
     def errors(self) -> list[ThreadError]:
@@ -91,7 +89,7 @@ class Threads:
 
     def install(self) -> None:
         """Replace what is listed above."""
-        assert not self._originals, "installed twice"
+        assert not self._replaced, "installed twice"
         steps, makers = self._steps, self._makers
         now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
         thread: Any = threading.Thread
@@ -120,9 +118,7 @@ class Threads:
             (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
             (BaseSelectorEventLoop, "__init__", makers.event_loop),
         ):
-            original = vars(owner).get(name, _ABSENT)
-            self._originals.append((owner, name, original))
-            setattr(owner, name, replacement(original))
+            self._replaced.replace(owner, name, replacement)
         _EXECUTORS_LOG.addFilter(_is_worth_telling)
 
     def uninstall(self) -> None:
@@ -133,12 +129,7 @@ class Threads:
         self._steps.end()
         self._enter = _nobody_enters
         _EXECUTORS_LOG.removeFilter(_is_worth_telling)
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        self._replaced.put_back()
         waiting: Any = executors._threads_queues
         for thread in [thread for thread in waiting if thread in self._records]:
             del waiting[thread]  # at the end of the process nobody is to wait for a thread that was left behind
