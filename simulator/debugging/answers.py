@@ -68,12 +68,14 @@ def _rows(view: View, rank: int) -> list[Row]:
 
 
 def slots_text(view: View) -> str:
-    """The calls that wait for others: who has come, and who is missing."""
+    """The calls that wait for others, who has come and who is missing; that calls differ which met."""
     lines = []
     for slot in view.snapshot.open_slots:
         lines.append(f"  {slot.calls[0]}   {_presence(slot)}")
         sides = ranks_by((call.rank, f"{call.location}{_origin(call)}") for call in slot.calls)
         lines += [f"    {rank_list(ranks)}  {side}" for side, ranks in sides.items()]
+    if any(finding.code.startswith("mismatch.") for finding in view.findings):
+        lines.append("  the calls of a slot differ: why tells them")
     return "\n".join(lines) or "  no call waits for another"
 
 

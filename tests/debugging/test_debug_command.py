@@ -79,6 +79,11 @@ SESSIONS = {
         ["until call barrier #1", "slots", "q"],
         ["rank 2 makes barrier #1", "(rank 2) slots\n  no call waits for another\n"],
     ),
+    "slots where calls differ": (
+        ["--finding", "race.py:differs"],
+        ["slots", "q"],
+        ["MISMATCH  mismatch.operation", "slots\n  the calls of a slot differ: why tells them\n"],
+    ),
     "until a call that is not made": (
         FUNCTION,
         ["until call all_reduce #9", "c"],
