@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from typer.models import OptionInfo
 
+from ddpsim.scenarios.cli import output
+
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 
 @contextmanager
 def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[Scenario]:
-    """The scenario to run, by a command. Raises UsageError if options of the command turn out to stand behind it."""
+    """The scenario to run, by a command. Raises UsageError if options of the command turn out to stand behind it.
+
+    Of those behind a program that failed too early to show whose they are, a line is said.
+    """
     from ddpsim import UsageError
     from ddpsim.simulator.rank_processes.misplaced import Misplaced
     from ddpsim.simulator.rank_processes.program import Program
@@ -33,11 +38,16 @@ def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[S
         except UsageError:
             if not misplaced.why:
                 raise
+        what = f"{' '.join(words)} stands behind {program.target}"
         if misplaced.why:
-            what = " ".join(words)
             raise UsageError(
-                f"{what} stands behind {program.target}, which {misplaced.why}; ddpsim {command.__name__} has such an "
-                f"option: put {what} before {program.target}"
+                f"{what}, which {misplaced.why}; ddpsim {command.__name__} has such an option: put {' '.join(words)} "
+                f"before {program.target}"
+            )
+        if misplaced.is_open:
+            output.note(
+                f"{what}, which failed before it looked at its arguments: if it is meant for ddpsim "
+                f"{command.__name__}, put it before {program.target}"
             )
     finally:
         misplaced.close()

@@ -8,6 +8,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
+from ddpsim.simulator.diagnosis.message_loops import left_for_messages
 from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.reading import Reading
@@ -109,10 +110,14 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
 
 def _counts(snapshot: Snapshot, reading: Reading) -> list[Line]:
     """How often ranks went through a loop, of those that wait for others to come."""
-    if reading.code is not Code.DEADLOCK_MISSING_RANK:
+    if reading.code is Code.DEADLOCK_CYCLE:
+        missing = tuple(left_for_messages(snapshot, reading))
+    else:
+        missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
+    if not missing:
         return []
     calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls if not call.is_point_to_point]
-    known = [rank for rank in reading.culprits if snapshot.ranks[rank].state is not RankState.UNRECORDED]
+    known = [rank for rank in missing if snapshot.ranks[rank].state is not RankState.UNRECORDED]
     return counts(calls, snapshot.issued, known) if calls else []
 
 

@@ -15,7 +15,7 @@ from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
-from ddpsim.simulator.diagnosis.message_loops import unequal_loops
+from ddpsim.simulator.diagnosis.message_loops import left_for_messages, unequal_loops
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
     are_in_post_hook,
@@ -42,7 +42,12 @@ def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
     if reading.code is Code.DEADLOCK_CYCLE:
-        return _absent_from_creation(snapshot, reading) or _odd_ones(snapshot, reading) or reading.culprits
+        return (
+            _absent_from_creation(snapshot, reading)
+            or _odd_ones(snapshot, reading)
+            or tuple(left_for_messages(snapshot, reading))
+            or reading.culprits
+        )
     return reading.culprits
 
 
@@ -229,6 +234,9 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
         return Cause.MESSAGES_MISS_EACH_OTHER.lines()
     if operations & CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
+    if left := left_for_messages(snapshot, reading):
+        message = next(iter(left.values()))
+        return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=f"{message.operation} #{message.sequence}")
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
     if not groups:
         return Cause.CIRCLE.lines()

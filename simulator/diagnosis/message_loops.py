@@ -1,8 +1,9 @@
-"""Ranks that wait for each other's messages because one of two loops whose messages met goes on longer.
+"""Ranks of a cycle that wait for messages because the loops of ranks are not alike.
 
 Where all ranks of a cycle send, or all receive, they may do so in the wrong order from the start. But if messages of
 one's line have met the other's before, and that one has left its line behind, the order was right and the numbers are
-not.
+not. The same holds where one waits for a message of ranks that wait for it in the collective of a loop, to which it
+came before, and less often than they did.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.reading import Reading
+from ddpsim.simulator.diagnosis.standstill import Snapshot
+from ddpsim.simulator.diagnosis.uneven import behind
 from ddpsim.simulator.wording import Line
 
 _OTHER = {"send": "recv", "recv": "send"}
@@ -31,6 +35,14 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
             who=f"rank {call.rank}", operation=call.operation, site=str(call.site), fact=mine, usual=went_on
         )
     return []
+
+
+def left_for_messages(snapshot: Snapshot, reading: Reading) -> dict[int, Call]:
+    """The messages of ranks that others wait for in a loop's collective, to which they came less often; by rank."""
+    calls = {rank: next(iter(snapshot.ranks[rank].calls), None) for rank in reading.victims}
+    collectives = [call for call in calls.values() if call is not None and not call.is_point_to_point]
+    messages = {rank: call for rank in reading.cycle if (call := calls[rank]) is not None and call.is_point_to_point}
+    return {rank: messages[rank] for rank in behind(collectives, snapshot.issued, tuple(messages))}
 
 
 def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:

@@ -22,12 +22,13 @@ def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
 
     They are those whose calls met or wait, and those that are `missing` there.
     """
-    ranks = dict.fromkeys([*(call.rank for call in calls), *missing])
-    return [
-        Line("counts", f"{what} {_times(times)}")
-        for what, times in (*_of_lines(calls, issued, ranks), *_of_wrappers(calls, issued, ranks))
-        if len(set(times.values())) > 1 and max(times.values()) >= _A_LOOP
-    ]
+    return [Line("counts", f"{what} {_times(times)}") for what, times in _unequal(calls, issued, missing)]
+
+
+def behind(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]) -> tuple[int, ...]:
+    """Those of the missing ranks that have gone through such a loop less often than others."""
+    loops = [times for _, times in _unequal(calls, issued, missing)]
+    return tuple(rank for rank in missing if any(times[rank] < max(times.values()) for times in loops))
 
 
 def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
@@ -41,6 +42,15 @@ def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site
             cause = next(i for i, line in enumerate(finding.lines) if isinstance(line, Line) and line.label == "cause")
             finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
         yield finding
+
+
+def _unequal(
+    calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
+) -> Iterator[tuple[str, Mapping[int, int]]]:
+    ranks = dict.fromkeys([*(call.rank for call in calls), *missing])
+    for what, times in (*_of_lines(calls, issued, ranks), *_of_wrappers(calls, issued, ranks)):
+        if len(set(times.values())) > 1 and max(times.values()) >= _A_LOOP:
+            yield what, times
 
 
 def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Line]:

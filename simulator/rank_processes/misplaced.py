@@ -58,11 +58,21 @@ class Misplaced:
     @property
     def why(self) -> str:
         """How the program shows that the words are not meant for it; "" if it does not."""
-        told = os.pread(self._file, 4, 0)
+        told = self._told
         if told[_REFUSED]:
             return "does not know it"
         is_unseen = told[_WATCHED] and not told[_READ] and not told[_FAILED]
         return "does not look at its arguments" if is_unseen else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a rank failed, and none had looked at the words: nobody knows whose they are."""
+        told = self._told
+        return bool(told[_FAILED] and not told[_READ] and not told[_REFUSED])
+
+    @property
+    def _told(self) -> bytes:
+        return os.pread(self._file, 4, 0)
 
 
 def _texts(error: BaseException) -> Iterator[str]:

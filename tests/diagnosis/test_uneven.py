@@ -43,6 +43,39 @@ def test_steps_of_a_wrapper_are_counted():
     assert labelled(finding, "counts") == ["DDP #0 went forward 3 times on ranks 1, 2; 2 times on rank 0"]
 
 
+def skips_then_receives(rank, *, steps):
+    for _ in range(steps[rank]):
+        dist.all_reduce(torch.ones(1))
+    for peer in range(1, dist.get_world_size()) if rank == 0 else ():
+        dist.send(torch.ones(1), peer)
+    if rank > 0:
+        dist.recv(torch.ones(1), 0)
+
+
+def test_a_rank_that_waits_for_a_message_of_those_whose_collective_it_left_out():
+    (finding,) = simulate(lambda rank: skips_then_receives(rank, steps=(4, 3, 4)), 3).findings
+    assert (finding.code, finding.ranks) == ("deadlock.cycle", (1,))
+    assert labelled(finding, "counts") == [
+        f"all_reduce at test_uneven.py:{line_of(skips_then_receives, 2)} was called 4 times on ranks 0, 2; 3 times on "
+        "rank 1"
+    ]
+    assert labelled(finding, "cause")[0].startswith("rank 1 left the training loop before the others, skipped part ")
+
+
+def test_a_rank_that_never_came_to_the_collective_may_have_it_in_another_place():
+    def program(rank):
+        if rank == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+
+    (finding,) = simulate(program, 2).findings
+    assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
+    assert labelled(finding, "counts") == []
+    assert labelled(finding, "cause")[0].startswith("each rank of the cycle waits in a call that the next one reaches")
+
+
 @pytest.mark.parametrize("times", [(1, 0), (1, 1)])
 def test_no_loop_is_counted_where_there_is_none(times):
     result = simulate(lambda rank: reduces(rank, times=times), 2)

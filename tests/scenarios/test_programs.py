@@ -338,6 +338,27 @@ def test_an_option_of_ours_behind_the_program_is_told(folder, capfd, source, wor
     assert line == f"ddpsim: {error}; ddpsim {words.split()[0]} has such an option: put {option} before {program}"
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise ValueError('no data')", "run own.py --world-size 2"),
+        (MEETS + "\nraise ValueError('no data')", "explore --world-size 2 own.py --policy dfs"),
+    ],
+)
+def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_beside_what_came_of_it(
+    folder, capfd, source, words
+):
+    write(folder, source)
+    assert main(words.split()) == 1
+    out, error = capfd.readouterr()
+    assert "ValueError: no data" in out
+    option, command = " ".join(words.split()[-2:]), words.split()[0]
+    assert error.splitlines()[-1] == (
+        f"ddpsim: {option} stands behind own.py, which failed before it looked at its arguments: if it is meant for "
+        f"ddpsim {command}, put it before own.py"
+    )
+
+
 @pytest.mark.parametrize(("source", "words"), [(TAKES + MEETS, "--seed 3 --data x"), (MEETS, "--lr 2"), (MEETS, "")])
 def test_an_option_of_the_programs_own_is_not(folder, capfd, source, words):
     write(folder, source)
