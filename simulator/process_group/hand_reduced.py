@@ -140,7 +140,7 @@ class HandReduced:
         """A rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
             self._find_applied(mine)
-            self._compare_averaged(rank, mine)
+            self._compare_averaged(rank, mine, has_ended=True)
             self._compare(rank, mine, has_ended=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -213,13 +213,14 @@ class HandReduced:
                 count = sum(each.tensor.numel() for each in every)
                 mine.flat.setdefault(count, []).append((every, value_of))
 
-    def _compare_averaged(self, rank: int, mine: _Rank) -> None:
+    def _compare_averaged(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
         for group, average in mine.averaged.taken().items():
             moment = when_averaged_by(group, average.latest.sequence)
-            self._look(rank, group, average.size, moment, average.parameters)
+            self._look(rank, group, average.size, moment, average.parameters, has_ended=has_ended)
         for flat in [each for each in mine.averaged_flat if each.is_applied()]:
             call = flat.pending.call
-            self._look(rank, call.group, flat.size, when_averaged_by(call.group, call.sequence), flat.parameters)
+            moment = when_averaged_by(call.group, call.sequence)
+            self._look(rank, call.group, flat.size, moment, flat.parameters, has_ended=has_ended)
         mine.averaged_flat = []
 
     def _compare(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
@@ -229,9 +230,11 @@ class HandReduced:
                 continue
             mine.compared[group] = sequence
             moment = when_reduced_by(group, sequence, has_ended=has_ended)
-            self._look(rank, group, size, moment, list(parameters.values()))
+            self._look(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
 
-    def _look(self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named]) -> None:
+    def _look(
+        self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named], *, has_ended: bool
+    ) -> None:
         self._judge.look(
             Look(
                 (group, -1),
@@ -239,7 +242,7 @@ class HandReduced:
                 size,
                 moment,
                 _told_apart(parameters),
-                site_here(),
+                None if has_ended else site_here(),
                 has_trained=True,
                 exchanged=self._exchanged.by(rank),
             )

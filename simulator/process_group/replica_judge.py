@@ -48,7 +48,8 @@ class Look(NamedTuple):
     """How many ranks have the wrapper."""
     moment: Moment
     tensors: Sequence[Named]
-    site: Site
+    site: Site | None
+    """None once the program has returned: where the replica was compared last is told then."""
     has_trained: bool
     """A training forward went through the wrapper."""
     inputs: StepInputs | None = None
@@ -105,6 +106,8 @@ class ReplicaJudge:
         self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[_Skip]] = {}
+        self._sites: dict[tuple[WrapperKey, int], Site] = {}
+        """Where each replica was compared last."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
         """Where each rank made an optimizer step last."""
         self._ends: dict[WrapperKey, Comparison] = {}
@@ -125,6 +128,8 @@ class ReplicaJudge:
         if look.has_trained:
             self._has_trained.add(look.key)
         self._sizes[look.key] = look.size
+        if look.site is not None:
+            self._sites[look.key, look.rank] = look.site
         comparison = self._open.setdefault(look.key, {}).setdefault(look.moment, Comparison())
         if look.rank in comparison.ranks:
             return
@@ -135,14 +140,14 @@ class ReplicaJudge:
         comparison.add(
             look.rank,
             tensors,
-            site=look.site,
+            site=self._sites.get((look.key, look.rank), NOWHERE),
             tolerance=self._tolerance,
             exchanged=look.exchanged,
             in_any_order=by_hand,
         )
         if look.inputs is not None:
             comparison.inputs[look.rank] = look.inputs
-            self._latest_sites[look.key, look.rank] = look.site
+            self._latest_sites[look.key, look.rank] = self._sites[look.key, look.rank]
             comparison.unreduced = comparison.unreduced or look.unreduced
             comparison.is_late |= look.is_late
             comparison.unwaited = comparison.unwaited or look.unwaited

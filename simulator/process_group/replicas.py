@@ -206,10 +206,10 @@ class Replicas:
         """A backward that gave parameters of a wrapper their gradients has ended."""
         wrapper.look()
         progress = self._progress_of(wrapper)
-        if wrapper.inner is None or not wrapper.is_reduced_by_itself:
-            return
         if progress.backward == wrapper.step:
-            progress.gradients_of = NOT_REDUCED
+            progress.gradients_of = NOT_REDUCED  # the Reducer may have made new buckets since, and reduced none
+            return
+        if wrapper.inner is None or not wrapper.is_reduced_by_itself:
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
         self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
@@ -253,7 +253,7 @@ class Replicas:
             progress = self._progress_of(wrapper)
             if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
                 moment = when_reduced_in(wrapper.number, wrapper.step, has_ended=True)
-                self._compare(wrapper, moment, gradients_in(latest[wrapper]))
+                self._compare(wrapper, moment, gradients_in(latest[wrapper]), has_ended=True)
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
@@ -305,7 +305,13 @@ class Replicas:
         ]
 
     def _compare(
-        self, wrapper: Wrapper, moment: Moment, tensors: Sequence[Named], inputs: StepInputs | None = None
+        self,
+        wrapper: Wrapper,
+        moment: Moment,
+        tensors: Sequence[Named],
+        inputs: StepInputs | None = None,
+        *,
+        has_ended: bool = False,
     ) -> None:
         if not tensors:
             return
@@ -315,7 +321,7 @@ class Replicas:
             self._progress_of(wrapper).size,
             moment,
             tensors,
-            site_here(),
+            None if has_ended else site_here(),
             wrapper.key in self._has_trained,
             exchanged=self._exchanged.by(wrapper.rank),
         )

@@ -94,7 +94,8 @@ class ShardedReplicas:
         exchanged = self._exchanged.by(rank)
         key = (label, -3 if is_beside else -2)
         size = replica.group.size()
-        look = Look(key, rank, size, moment, replica.tensors, site_here(), has_trained=True, exchanged=exchanged)
+        site = None if has_ended else site_here()
+        look = Look(key, rank, size, moment, replica.tensors, site, has_trained=True, exchanged=exchanged)
         self._judge.look(look)
 
 

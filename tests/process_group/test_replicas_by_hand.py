@@ -1,6 +1,7 @@
 """check="replicas" where no optimizer of torch's steps, no wrapper is made, or nothing follows, and what it says."""
 
 import linecache
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -42,6 +43,13 @@ def gradients_without_a_step(rank, *, factors):
     backward(model, rank)
     for parameter in model.parameters():
         parameter.grad.mul_(factors[rank])
+
+
+def a_window_that_is_not_reduced(rank):
+    model = wrapped()
+    for context in (model.no_sync, nullcontext, model.no_sync):
+        with context():
+            backward(model, rank)
 
 
 def in_order(rank, *, names, are_buffers):
@@ -262,6 +270,7 @@ CLEAN = {
     "a step by hand": partial(by_hand, rates=(0.1, 0.1)),
     "nothing afterwards": partial(changed_after_the_last_step, on=None),
     "gradients": partial(gradients_without_a_step, factors=(2, 2)),
+    "a last window that is not reduced": a_window_that_is_not_reduced,
     "names of parameters": partial(in_order, names=(AB, AB), are_buffers=False),
     "names of buffers": partial(in_order, names=(AB, AB), are_buffers=True),
     "averages": partial(averaging, every=2, steps=6),
@@ -314,6 +323,11 @@ def test_found(monkeypatch, engine, name):
     (finding,) = [each for each in result.findings if each.code == code]
     assert words in finding.summary
     assert all(linecache.getline(site.path, site.line).strip() for site in finding.sites)
+
+
+def test_gradients_that_differ_at_the_end_are_told_where_they_were_reduced():
+    (finding,) = simulate(partial(gradients_without_a_step, factors=(1, 2)), 2, check="replicas").findings
+    assert [(site.file, site.function) for site in finding.sites] == [("training.py", "backward")]
 
 
 @pytest.mark.parametrize("name", CLEAN)
