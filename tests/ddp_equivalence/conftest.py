@@ -1,7 +1,10 @@
-"""Every test here runs with torch's engine and with ours.
+"""Every test here runs with torch's engine and with ours: by default a case of each with torch's, and by night all.
 
-Except those marked `torch_only(reason)`, and those with constructor options that only torch's engine has. A test whose
-outcome depends on the engine asks for the fixture `engine_name`.
+What tests expect is what torch does: its engine fails them only where torch has changed, or where a test is wrong. That
+the simulator serves its calls, tests/ddp/test_equals_torch.py and the zoo notice.
+
+With both run all tests except those marked `torch_only(reason)`, and those with constructor options that only torch's
+engine has. A test whose outcome depends on the engine asks for the fixture `engine_name`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,13 @@ def pytest_collection_modifyitems(config, items):
     verdicts = [(item, _is_possible(item)) for item in items]
     config.hook.pytest_deselected(items=[item for item, is_possible in verdicts if not is_possible])
     items[:] = [item for item, is_possible in verdicts if is_possible]
+    seen = set()
+    for item in items:
+        if hasattr(item, "callspec") and item.callspec.params.get("engine_name") == "torch":
+            test, _, _ = item.nodeid.partition("[")
+            if test in seen:
+                item.add_marker(pytest.mark.tier("nightly"))
+            seen.add(test)
 
 
 def _is_possible(item):
