@@ -144,7 +144,7 @@ def _assert_equal(training, actual, expected):
     ("name", "mode"),
     sweep(
         product(sorted(NETWORKS.keys() - {"branching", "one unused"}), MODES),
-        lambda case: case[0] in ("convolution", "linear", "sparse") or case[1] in ("plain", "accumulating-zeroed"),
+        lambda case: case[0] == "linear" or case[1] == "accumulating-zeroed" or case == ("sparse", "plain"),
     ),
 )
 def test_networks(name, mode, world_size, cap):
@@ -190,8 +190,13 @@ HOOKS = {
 
 
 @WORLDS
-@pytest.mark.parametrize("mode", ["plain", "accumulating-zeroed"])
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    ("hook", "mode"),
+    sweep(
+        product(HOOKS, ["plain", "accumulating-zeroed"]),
+        lambda case: case[0] == "allreduce" or case[1] == "accumulating-zeroed",
+    ),
+)
 def test_communication_hooks(hook, mode, world_size, cap):
     register = partial(_register, HOOKS[hook], lambda: None)
     compare(training("linear", (4,) * world_size, **MODES[mode]), cap, prepare=register)
@@ -203,7 +208,7 @@ def _register(hook, state, model):
 
 
 @WORLDS
-@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("columns", sweep([1, 2], lambda columns: columns == 2))
 @pytest.mark.parametrize(
     ("hook", "start"),
     [
@@ -226,7 +231,9 @@ def test_power_sgd(hook, start, columns, world_size):
 
 @pytest.mark.parametrize("divides_by_initial_size", [True, False], ids=["by-all", "by-present"])
 @pytest.mark.parametrize("counts", JOINS, ids=str)
-@pytest.mark.parametrize("name", ["linear", "convolution", "residual", "mixed"])
+@pytest.mark.parametrize(
+    "name", sweep(["linear", "convolution", "residual", "mixed"], lambda name: name in ("linear", "mixed"))
+)
 def test_join(name, counts, divides_by_initial_size, cap):
     compare(joined(name, counts, divides_by_initial_size), cap)
 
