@@ -111,7 +111,7 @@ def test_it_is_found_as_expected_told_well_and_said_again_by_a_replay(scenario, 
     _says_a_cause_and_what_to_try(result)
     if (expected := scenario.expected_by(engine)).shows is None and str(expected.code).startswith("mismatch."):
         _names_first_the_line_of_a_culprit(result)
-    if result.findings or engine is Engine.DDP:  # of torch's engine the clean ones are replayed at night
+    if result.findings:  # the clean ones are replayed at night
         _is_said_again(scenario, engine, result)
 
 
