@@ -183,22 +183,23 @@ def test_a_check_that_finds_something_else_is_noticed():
     )
 
 
-@pytest.mark.parametrize("fault", ["no-messages", "no-waits", "no-disagreement"])
-def test_faults_seeded_into_the_check_are_noticed(monkeypatch, fault):
+def test_faults_seeded_into_the_check_are_noticed(monkeypatch):
     faults = {
-        "no-messages": ("pair_disagreement", lambda send, receive: None),
-        "no-waits": ("deadlocks", lambda waits: ()),
-        "no-disagreement": ("disagreement", lambda calls: None),
+        "pair_disagreement": lambda send, receive: None,
+        "deadlocks": lambda waits: (),
+        "disagreement": lambda calls: None,
     }
     misfit = program(waited(sent("m", 1)), waited(received("m", 0, dtype="int32")))
     programs = [LabelledProgram(120, misfit, Kind.DTYPE), *(labelled(seed) for seed in range(120))]
     results = [simulated(each.program) for each in programs]
-    monkeypatch.setattr(f"ddpsim.simulator.programs.check.{faults[fault][0]}", faults[fault][1])
-    told = [
-        compare(each, result, [HUNG] * each.program.world_size).disagreement
-        for each, result in zip(programs, results, strict=True)
-    ]
-    assert any(words.startswith("check finds ") for words in told)
+    for name, fault in faults.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(f"ddpsim.simulator.programs.check.{name}", fault)
+            told = [
+                compare(each, result, [HUNG] * each.program.world_size).disagreement
+                for each, result in zip(programs, results, strict=True)
+            ]
+        assert any(words.startswith("check finds ") for words in told), name
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ddpsim.scenarios.fuzzing.workers import WorkersLostError
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.training import NetworkChoice, Rule
 from tests.fuzzing.replaying import planted
+from tests.tiers import sweep
 
 TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
@@ -115,7 +116,7 @@ def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, b
     assert [each.how for each in others] == ["not shrunk"] * len(others)
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("number", sweep([2, 3], lambda number: number == 3))
 def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypatch, broken_engine, number):
     runs = []
 

@@ -9,7 +9,7 @@ import torch
 from ddpsim import Budget, Code
 from ddpsim.scenarios.pytest_plugin import marker
 from ddpsim.simulator.policies.named import DRAWING, EXPLORING, RUNNING, listed
-from tests.pytest_plugin.reading import marked
+from tests.pytest_plugin.reading import marked, report_of
 
 GOOD = marked("dist.barrier()", name="test_good")
 LINES = {
@@ -74,15 +74,12 @@ LINES_OF_THE_SIMULATOR = {
 """What the simulator says of what the plugin hands on."""
 
 
-@pytest.mark.parametrize(
-    ("mark", "line"),
-    [
-        *((mark, f"@pytest.mark.ranks: {line}") for mark, line in LINES.items()),
-        *LINES_OF_THE_SIMULATOR.items(),
-    ],
-)
-def test_an_option_that_cannot_be_worked_with_is_one_line(fails, mark, line):
-    assert fails(marked("dist.barrier()", mark) + GOOD, passed=1).lines == [line]
+def test_an_option_that_cannot_be_worked_with_is_one_line(run):
+    lines = {mark: f"@pytest.mark.ranks: {line}" for mark, line in LINES.items()} | LINES_OF_THE_SIMULATOR
+    names = {mark: f"test_{number}" for number, mark in enumerate(lines)}
+    result = run("".join(marked("dist.barrier()", mark, name=names[mark]) for mark in lines) + GOOD)
+    result.assert_outcomes(failed=len(lines), passed=1)
+    assert {mark: report_of(result, names[mark]) for mark in lines} == {mark: [line] for mark, line in lines.items()}
 
 
 RANKS = "@pytest.mark.ranks(2)\n"

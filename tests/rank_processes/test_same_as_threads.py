@@ -7,11 +7,9 @@ from ddpsim.scenarios import registry
 from tests.tiers import sweep
 
 ALWAYS = {
-    "uneven-inputs",
     "uneven-inputs-without-join",
     "groups-in-a-ring",
     "two-threads-one-group-repaired",
-    "optimizer-step-skipped-on-one-rank",
     "hook-under-join",
     "send-send",
 }

@@ -12,6 +12,7 @@ import pytest
 
 from ddpsim.reports.forms.json_form import read
 from tests.records.dumps import as_json, call, job, pickled, written
+from tests.tiers import sweep
 
 DONE, HUNG = call(), call(line=21, state="started")
 MISSING = job([[DONE, HUNG], [DONE, HUNG], [DONE], [DONE, HUNG]])
@@ -255,10 +256,11 @@ def stored(folder, dumps):
     return paths
 
 
-def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, tmp_path):
+@pytest.mark.parametrize("lengths", sweep([10, 60], lambda count: count == 10))
+def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, tmp_path, lengths):
     for path in (*stored(tmp_path, MISSING), *archives(tmp_path, MISSING)):
         data, read = path.read_bytes(), set()
-        for length in range(4, len(data), len(data) // 60):
+        for length in range(4, len(data), len(data) // lengths):
             path.write_bytes(data[:length])
             status, out, err = ddpsim("diagnose", path.name)
             if status == 2:  # not two are whole

@@ -1,5 +1,7 @@
 """FSDP2's fully_shard against the model in one piece: what torch's test_fully_shard_*.py ask of it."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddpsim import simulate
 from ddpsim.simulator.events import EventKind
+from tests.tiers import sweep
 
 STEPS = 3
 
@@ -67,10 +70,13 @@ def run(program, world_size, **options):
     return result.returns
 
 
-@pytest.mark.parametrize("seed", [None, 0])
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("reshards", [True, False])
-@pytest.mark.parametrize("is_recomputed", [False, True])
+@pytest.mark.parametrize(
+    ("is_recomputed", "reshards", "world_size", "seed"),
+    sweep(
+        product([False, True], [True, False], [2, 4], [None, 0]),
+        lambda case: case[0] is not case[1] and (case[2] == 4) is (case[3] is None),
+    ),
+)
 def test_it_trains_as_the_whole_model(world_size, reshards, is_recomputed, seed):
     def program(rank):
         mesh = init_device_mesh("cpu", (world_size,))
