@@ -12,36 +12,15 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.operations import OPERATIONS, Movement
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.work import SimulatedWork
-
-_CALLS = (
-    "allgather",
-    "allgather_coalesced",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "all_to_all_single",
-    "alltoall",
-    "broadcast",
-    "gather",
-    "gather_single",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "scatter",
-    "send",
-)
 
 
 def see_tensors_as_they_are() -> None:
     """Take the mode off while a call is made, and where its tensors are listed for native code."""
     hidden: dict[Any, Any] = {}
-    for kind, names in ((SimulatedGroup, _known(SimulatedGroup)), (SimulatedWork, ("get_future",))):
+    for kind, names in ((SimulatedGroup, _moving(SimulatedGroup)), (SimulatedWork, ("get_future",))):
         for name in names:
             method = getattr(kind, name)  # some have two names
             setattr(kind, name, hidden.setdefault(method, _without_modes(method)))
@@ -62,8 +41,10 @@ def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
     return all_gather_single
 
 
-def _known(kind: type) -> list[str]:
-    calls = {getattr(kind, name) for name in _CALLS}
+def _moving(kind: type) -> list[str]:
+    """The methods that take tensors, under all their names."""
+    moving = [row for row in OPERATIONS.values() if row.movement is not Movement.NOTHING]
+    calls = {getattr(kind, name) for row in moving for name in row.methods}
     return [name for name, value in vars(kind).items() if callable(value) and value in calls]
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
+from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import collectives
 from ddpsim.scenarios.ranks import interpreter
+from ddpsim.scenarios.records import failing_test
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.records import as_flight_recorder, as_program, operation_names
 from ddpsim.simulator.transport import gloo_calls, memory
 from tests.agreement import parts
 from tests.semantics.cases import CASES
@@ -95,6 +98,26 @@ def test_gloo_has_the_method_and_its_options(name):
 
 def test_programs_make_their_operations():
     assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, interpreter.ISSUE)
+
+
+def test_a_test_that_is_written_of_records_makes_their_calls():
+    assert not lacking("scenarios/records/failing_test.py", IN_PROGRAMS, failing_test._CALLS)
+
+
+MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not Kind.CREATION}
+
+
+@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS))
+def test_a_program_of_records_has_every_operation_of_theirs(name):
+    assert as_program._NAMES.get(name, name) in IN_PROGRAMS, "simulator/records/as_program.py"
+
+
+@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS - {"barrier", "monitored_barrier"}))
+def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
+    written = as_flight_recorder._NAMES.get(name, name)
+    assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
+    read = operation_names.OPERATIONS.get(written, written)
+    assert read in OPERATIONS, f"simulator/records/operation_names.py reads {written} as {read}"
 
 
 def test_what_a_rank_with_a_root_does_on_gloo_is_known():
