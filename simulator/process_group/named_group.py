@@ -1,4 +1,11 @@
-"""What torch asks of a process group besides calls: who it is, whom it has, what it was made with."""
+"""What torch asks of a process group besides calls: who it is, whom it has, what it was made with.
+
+Note [Default backend]. A simulated group is its own backend, of which C++ knows nothing. The Reducer asks for one
+nonetheless, for each bucket that it makes and makes anew, to see whether that has memory for it
+(Reducer::initialize_buckets, torch/csrc/distributed/c10d/reducer.cpp), and catches the error that there is none. Two
+errors with a C++ stack in each are 3 % of a training. So it finds torch's fake backend, which has no memory either; one
+serves all ranks, and nothing else is asked of it.
+"""
 
 # torch's stubs list overloads of these methods that only its C++ class has.
 # mypy: disable-error-code="override,assignment,call-arg"
@@ -10,11 +17,16 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
 from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
+
+_FAKE_BACKEND = FakeProcessGroup._create_internal(0, 1)
+_NO_DEVICE = torch.device("meta")
+"""See Note [Default backend]."""
 
 
 class NamedGroup(ProcessGroup):
@@ -35,6 +47,7 @@ class NamedGroup(ProcessGroup):
         self._members = issuer.members
         self._group_rank = issuer.members.index(issuer.rank)
         super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
+        self._register_backend(_NO_DEVICE, ProcessGroup.BackendType.UNDEFINED, _FAKE_BACKEND)
         self._issuer = issuer
         self.issue = issuer.issue
         self._rules = rules

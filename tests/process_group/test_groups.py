@@ -237,3 +237,7 @@ def test_groups_of_one_rank_may_share_a_name():
         return tensor.item()
 
     assert returned(program, 4) == (2.0, 4.0, 2.0, 4.0)
+
+
+def test_cpp_finds_a_default_backend_in_a_group_as_in_one_of_gloo():
+    assert returned(lambda rank: dist.group.WORLD._has_hooks()) == (False, False)  # raises in a group without one
