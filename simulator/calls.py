@@ -10,6 +10,7 @@ tuple is built in a third of the time.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import NamedTuple
 
@@ -66,6 +67,10 @@ def shapes_text(shapes: tuple[Shape, ...]) -> str:
     return ", ".join(str(list(shape)) for shape in shapes[:4]) + (", ..." if len(shapes) > 4 else "")
 
 
+INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+"""The folder of installed packages, in a file's path."""
+
+
 class Site(NamedTuple):
     """The line of the user's program that issued a call."""
 
@@ -78,6 +83,11 @@ class Site(NamedTuple):
     def file(self) -> str:
         """The file's name without its folders."""
         return self.path.replace("\\", "/").rsplit("/", 1)[-1]
+
+    @property
+    def is_installed(self) -> bool:
+        """True for a line of an installed package."""
+        return INSTALLED.search(self.path) is not None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -59,7 +59,7 @@ class Result:
     def with_replay(self, replay: str) -> Result:
         """The same result, with another way to run it again in its text and in that of its findings."""
         findings = tuple(
-            dataclasses.replace(finding, replay=replay, where=where_lines(finding.sites, finding.text))
+            dataclasses.replace(finding, replay=replay, where=where_lines(finding.sites, finding.text, finding.calls))
             for finding in self.findings
         )
         return dataclasses.replace(self, findings=findings, replay=replay)

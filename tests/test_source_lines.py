@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import simulate
-from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import NOWHERE, Call, Signature, Site
 from ddpsim.simulator.source_lines import where_lines
 from ddpsim.simulator.wording import Line
 
@@ -39,6 +39,19 @@ def test_source_that_the_traceback_shows_is_not_told_twice():
 
 def test_a_run_that_passed_has_no_line():
     assert "where" not in str(simulate(lambda rank: dist.all_reduce(torch.ones(1)), 2))
+
+
+def test_a_line_of_an_installed_package_follows_the_programs_own_that_called_it(tmp_path):
+    own, theirs = tmp_path / "train.py", tmp_path / "site-packages" / "metrics.py"
+    theirs.parent.mkdir()
+    own.write_text("metric.compute()\n")
+    theirs.write_text("dist.barrier()\n")
+    call = Call(0, "default", 0, Signature("barrier"), Site(str(theirs), 1, "sync"), caller=Site(str(own), 1, "main"))
+    assert where_lines([call.site], "", [call]) == (
+        Line("where", "train.py:1  metric.compute()"),
+        Line("where", "metrics.py:1  dist.barrier()"),
+    )
+    linecache.clearcache()
 
 
 def test_of_many_lines_the_first_three_are_told_each_once_and_a_long_one_is_cut(tmp_path):

@@ -53,24 +53,37 @@ def detour(snapshot: Snapshot, reading: Reading) -> Detour | None:
     """Where calls got one off, if ranks wait because of that; None if not."""
     waits = [snapshot.ranks[rank].wait for rank in reading.victims]
     calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
-    is_one_line = len(calls) == len(waits) and len({(call.group, call.site) for call in calls}) == 1
+    is_one_line = len(calls) == len(waits) and len({(call.group, call.site, call.caller) for call in calls}) == 1
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_one_line:
         return None
     last = calls[0]
     if last.is_point_to_point or last.origin.phase is not Phase.USER:
         return None
     on_group = [each for each in snapshot.issued if each.group == last.group and not each.is_point_to_point]
-    times = Counter(call.rank for call in on_group if call.site == last.site)
-    if len({times[rank] for rank in (*reading.victims, *reading.culprits)}) > 1:
+    times = Counter(call.rank for call in on_group if (call.site, call.caller) == (last.site, last.caller))
+    waiting, gone = ({times[rank] for rank in ranks} for ranks in (reading.victims, reading.culprits))
+    # A function that is called from a line may make several calls, and who waits in one has not made all of them.
+    is_left_over = waiting == gone and len(gone) == 1 if last.caller is None else max(waiting) <= min(gone)
+    if not is_left_over:
         return None
     met: dict[int, list[Call]] = {}
     for call in on_group:
         if call.sequence < last.sequence:
             met.setdefault(call.sequence, []).append(call)
-    return next((_detour(met[number], last.site) for number in sorted(met) if call_sites_differ(met[number])), None)
+    return next((_detour(met[number], last) for number in sorted(met) if _lines_differ(met[number])), None)
 
 
-def _detour(calls: list[Call], left_over: Site) -> Detour:
-    ranks = ranks_by((call.rank, call.site) for call in calls)
+def _lines_differ(calls: list[Call]) -> bool:
+    """True if the user's program made the calls from different lines, of which a function may have been called."""
+    return call_sites_differ(calls) or (
+        calls[0].origin.phase is Phase.USER and len({call.caller for call in calls}) > 1
+    )
+
+
+def _detour(calls: list[Call], left_over: Call) -> Detour:
+    """By who called the function that communicates, where that differs: a metric's `compute()` has lines of its own."""
+    by_caller = len({call.caller for call in calls}) > 1
+    lines = [call.caller or call.site if by_caller else call.site for call in (*calls, left_over)]
+    ranks = ranks_by(zip([call.rank for call in calls], lines[:-1], strict=True))
     together = {site: tuple(sorted(own)) for site, own in ranks.items()}
-    return Detour(f"{calls[0].operation} #{calls[0].sequence}", together, left_over)
+    return Detour(f"{calls[0].operation} #{calls[0].sequence}", together, lines[-1])

@@ -21,7 +21,7 @@ import traceback
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
 
 _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
 _DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
@@ -45,7 +45,6 @@ STARTS = frozenset({"ddpsim.simulator.runtime.rank_body", "ddpsim.simulator.runt
 """Modules from which the program of a rank, and the threads that it starts, are run."""
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
 _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
 """A line of Python that may be blocked at a lock or a queue."""
@@ -106,7 +105,7 @@ def calls_into(path: str, other: str) -> bool:
 @lru_cache(maxsize=4096)
 def _home(path: str) -> str:
     """The folder of installed packages that a file is in, that of the standard library, or the file."""
-    found = _INSTALLED.search(path)
+    found = INSTALLED.search(path)
     if found is not None:
         return path[: found.end()]
     return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
@@ -114,7 +113,7 @@ def _home(path: str) -> str:
 
 def package_of(path: str) -> str:
     """The installed package that a file is in, such as "torch"; "" for any other file."""
-    found = _INSTALLED.search(path)
+    found = INSTALLED.search(path)
     return "" if found is None else re.split(r"[/\\.]", path[found.end() :])[0]
 
 

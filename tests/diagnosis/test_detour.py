@@ -54,6 +54,42 @@ def test_a_call_of_some_ranks_that_meets_another_line(ranks, world_size, culprit
     )
 
 
+def synchronising(path):
+    """A metric of another file, whose value takes two calls."""
+    text = "import torch.distributed as dist\ndef compute():\n    for _ in range(2):\n        dist.barrier()\n"
+    names = {}
+    exec(compile(text, str(path), "exec"), names)
+    return names["compute"]
+
+
+def test_a_function_that_is_called_in_a_branch_too_is_told_where_it_is_called(tmp_path):
+    compute = synchronising(tmp_path / "metric.py")
+
+    def program(rank):
+        if rank == 0:
+            first(compute)
+        second(compute)
+
+    finding = found(program)
+    assert (finding.ranks, names(finding)) == ((0,), ["first", "second", "compute"])
+    assert finding.text.splitlines()[-1].startswith(
+        f"  try     make the call at test_detour.py:{first.__code__.co_firstlineno + 1} on every rank"
+    )
+
+
+def test_a_function_whose_loop_a_rank_leaves_early_is_not_called_in_a_branch(tmp_path):
+    compute = synchronising(tmp_path / "metric.py")
+
+    def program(rank):
+        (first if rank == 0 else second)(compute)
+        for _ in range(2 if rank == 1 else 3):
+            compute()
+
+    finding = found(program)
+    assert finding.ranks == (1,)
+    assert "rank 1 returned without making barrier #6" in finding.text
+
+
 def test_a_branch_of_each_ranks_own_is_not_to_blame_for_a_rank_that_leaves_early():
     def program(rank):
         (first if rank == 0 else second)(dist.barrier)
