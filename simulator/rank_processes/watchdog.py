@@ -11,6 +11,9 @@ from ddpsim.simulator.runtime.stopwatch import Stopwatch
 _BUSY_SHARE = 0.1
 """A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
 
+_LATE_SECONDS = 1.0
+"""So long after the last look one is late: they come several times a second, unless the machine itself stands still."""
+
 _GRACE_SECONDS = 1.0
 """How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
 killed."""
@@ -25,7 +28,7 @@ class Watchdog:
         self._start = self.clock.now()
         self._seen: tuple[int, float] = (-1, 0.0)
         """Which turn it is, by when it began, and the CPU time at which it was seen to compute last."""
-        self._seen_at = self._start
+        self._seen_at = self._looked_at = self._start
         self._interrupted_at: dict[int, float] = {}
         """When each rank was interrupted, which it is once: one that clings to its program is killed."""
 
@@ -43,13 +46,19 @@ class Watchdog:
     def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
-        if turn != self._seen[0] or cpu - self._seen[1] > _BUSY_SHARE * budget.stuck_seconds:
-            # From the first look on, not from when its turn began: who looks late has not seen it wait.
+        if now - self._looked_at > _LATE_SECONDS:  # who looks late has not seen it wait: all may have stood still
+            self._seen_at += now - self._looked_at
+        self._looked_at = now
+        if turn != self._seen[0] or self._computes(cpu) or child.has_children():
+            # From the first look on, not from when its turn began; for processes of its own it may wait.
             self._seen, self._seen_at = (turn, cpu), now
-        if now - self._seen_at > budget.stuck_seconds and not child.has_children():
+        if now - self._seen_at > budget.stuck_seconds:
             self._stop(Ending.STUCK, me, child, now)
         elif now - self._start > budget.seconds:
             self._stop(Ending.SECONDS, me, child, now)
+
+    def _computes(self, cpu: float) -> bool:
+        return cpu - self._seen[1] > _BUSY_SHARE * self._kernel.run.budget.stuck_seconds
 
     def _stop(self, ending: Ending, me: Task, child: Child, now: float) -> None:
         self._kernel.stop_at_limit(ending, me, child.stack())
