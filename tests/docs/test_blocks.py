@@ -45,7 +45,7 @@ def a_readers_folder(tmp_path, monkeypatch):
     forget_modules(tmp_path)
 
 
-BY_NIGHT = {"docs/console.md", "docs/howto/production_hangs.md"}
+BY_NIGHT = {"docs/console.md", "docs/howto/deadlock.md", "docs/howto/production_hangs.md"}
 """Pages whose blocks take longest: real jobs that hang until a time-out, and each command once; all have tests, too."""
 
 

@@ -52,17 +52,18 @@ def run(script):
 
 
 SHOWN = """
-for program in (train, compiled, train):
+for program in (train, compiled, train, compiled):
     result = simulate(program, 2)
     print(is_loaded(), result.errors, result.trace.digest(), result.returns)
 """
 
 
-def test_a_training_loads_none_and_what_compiles_is_the_same_as_with_it_loaded_before():
-    late, early = run(SHOWN), run(f"import torch._dynamo.eval_frame\n{SHOWN}")
-    assert [line.split()[0] for line in late] == ["False", "True", "True"]
-    assert [line.split()[0] for line in early] == ["True", "True", "True"]
-    assert [line.partition(" ")[2] for line in late] == [line.partition(" ")[2] for line in early]
+@pytest.mark.parametrize("is_there", sweep([False, True], lambda is_there: not is_there))
+def test_a_training_loads_none_and_what_compiles_is_the_same_as_with_it_loaded_before(is_there):
+    late = run(("import torch._dynamo.eval_frame\n" if is_there else "") + SHOWN)
+    assert [line.split()[0] for line in late] == [str(is_there), "True", "True", "True"]
+    first, second, *again = [line.partition(" ")[2] for line in late]
+    assert [first, second] == again
     assert len(set(late[1].partition("[[")[2].split("'"))) > 4  # graphs were made, on both sides of the optimizer
 
 

@@ -29,10 +29,10 @@ def fuzz(ddpsim, tmp_path):
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize("words", [pytest.param((), marks=pytest.mark.tier("nightly")), ("--generate",)])
 def test_generated_scenarios(fuzz, words):
-    status, out, _ = fuzz(*words, "--executions", "30", "--seed", "3", "--engine", "ddp")
+    status, out, _ = fuzz(*words, "--executions", "12", "--seed", "3", "--engine", "ddp")
     assert status == Status.AS_EXPECTED
     lines = out.splitlines()
-    assert re.fullmatch(r"3[0-2] executions in \d+\.\d s, \d+ a second, from seed 3", lines[0])
+    assert re.fullmatch(r"1[2-4] executions in \d+\.\d s, \d+ a second, from seed 3", lines[0])
     assert any(re.fullmatch(r" +\d+  training on ddp", line) for line in lines)
     assert not any("training on torch" in line for line in lines)
     assert lines[-1] == "nothing found"

@@ -149,16 +149,22 @@ PROGRAMS = {
 }
 
 
-def run(program, place):
-    result = simulate(lambda rank: program(rank, place.format(rank)), WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
+def everything(rank):
+    """What each program comes to on a virtual GPU and on the CPU, by its name."""
+    return {name: [program(rank, device) for device in (f"cuda:{rank}", "cpu")] for name, program in PROGRAMS.items()}
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    """By rank."""
+    result = simulate(everything, WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
     assert result.verdict is Verdict.PASS, str(result)
     return result.returns
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_numbers_are_those_of_the_cpu(name):
-    on_gpus, on_cpu = (run(PROGRAMS[name], place) for place in ("cuda:{}", "cpu"))
-    for here, there in zip(on_gpus, on_cpu, strict=True):
+def test_numbers_are_those_of_the_cpu(name, numbers):
+    for here, there in (of_rank[name] for of_rank in numbers):
         assert len(here) == len(there) > 0
         assert all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
 
