@@ -14,43 +14,58 @@ from ddpsim.scenarios.cli import output
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
+    from ddpsim.simulator.rank_processes.misplaced import Misplaced
 
 
 @contextmanager
 def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[Scenario]:
     """The scenario to run, by a command. Raises UsageError if options of the command turn out to stand behind it.
 
-    Of those behind a program that failed too early to show whose they are, a line is said.
+    Of those behind a program that was stopped too early to show whose they are, a line is said, and of other arguments
+    that it does not look at: a word such as --ranks may have been meant for the command, too.
     """
     from ddpsim import UsageError
     from ddpsim.simulator.rank_processes.misplaced import Misplaced
     from ddpsim.simulator.rank_processes.program import Program
 
     program = scenario.program
-    words = misplaced_words(program.arguments, options_of(command)) if isinstance(program, Program) else []
-    if not isinstance(program, Program) or not words:
+    if not isinstance(program, Program) or not program.arguments:
         yield scenario
         return
-    misplaced = Misplaced(words)
+    ours = misplaced_words(program.arguments, options_of(command))
+    misplaced = Misplaced(ours or program.arguments)
     try:
         try:
             yield replace(scenario, program=replace(program, misplaced=misplaced))
         except UsageError:
-            if not misplaced.why:
+            if not (ours and misplaced.why):
                 raise
-        what = f"{' '.join(words)} stands behind {program.target}"
-        if misplaced.why:
-            raise UsageError(
-                f"{what}, which {misplaced.why}; ddpsim {command.__name__} has such an option: put {' '.join(words)} "
-                f"before {program.target}"
-            )
-        if misplaced.is_open:
+        if ours:
+            _tell(misplaced, program.target, command.__name__)
+        elif misplaced.is_unseen:
             output.note(
-                f"{what}, which failed before it looked at its arguments: if it is meant for ddpsim "
-                f"{command.__name__}, put it before {program.target}"
+                f"{' '.join(program.arguments)} stands behind {program.target}, which does not look at its arguments: "
+                "it changes nothing"
             )
     finally:
         misplaced.close()
+
+
+def _tell(misplaced: Misplaced, program: str, command: str) -> None:
+    """Say of options of the command behind the program that they are not the program's, or may not be."""
+    from ddpsim import UsageError
+
+    words = " ".join(misplaced.words)
+    if misplaced.why:
+        raise UsageError(
+            f"{words} stands behind {program}, which {misplaced.why}; ddpsim {command} has such an option: put {words} "
+            f"before {program}"
+        )
+    if misplaced.is_open:
+        output.note(
+            f"{words} stands behind {program}, which was stopped before it looked at its arguments: if it is meant "
+            f"for ddpsim {command}, put it before {program}"
+        )
 
 
 def misplaced_words(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:

@@ -14,7 +14,7 @@ from functools import partial, wraps
 from types import MethodType, TracebackType
 from typing import Any, SupportsIndex
 
-_WATCHED, _READ, _REFUSED, _FAILED = range(4)
+_WATCHED, _READ, _REFUSED, _ENDED = range(4)
 
 _REFUSAL = re.compile(r"unrecogni[sz]ed|unknown|unexpected|not recogni[sz]ed|not used|no such option", re.IGNORECASE)
 """How argparse, click, absl, fire and transformers say that there is no such option."""
@@ -41,12 +41,12 @@ class Misplaced:
         self._tell(_WATCHED)
         return _Arguments(command, partial(self._tell, _READ))
 
-    def look_at(self, error: BaseException) -> None:
-        """Notice if the error that ended a rank refuses one of the words, or came before it could look at them."""
-        if isinstance(error, Exception):
-            self._tell(_FAILED)
+    def look_at_end(self, error: BaseException | None = None) -> None:
+        """Notice that a rank came to its end, or that the error which ended it refuses one of the words."""
+        if error is None or isinstance(error, SystemExit):
+            self._tell(_ENDED)
         options = [word.partition("=")[0] for word in self.words if word.startswith("-")]
-        for text in _texts(error):
+        for text in _texts(error) if error is not None else ():
             if _REFUSAL.search(text) and any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options):
                 self._tell(_REFUSED)
 
@@ -58,17 +58,21 @@ class Misplaced:
     @property
     def why(self) -> str:
         """How the program shows that the words are not meant for it; "" if it does not."""
-        told = self._told
-        if told[_REFUSED]:
+        if self._told[_REFUSED]:
             return "does not know it"
-        is_unseen = told[_WATCHED] and not told[_READ] and not told[_FAILED]
-        return "does not look at its arguments" if is_unseen else ""
+        return "does not look at its arguments" if self.is_unseen else ""
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether the program came to its end on a rank, and none looked at its arguments."""
+        told = self._told
+        return bool(told[_ENDED] and not told[_READ])
 
     @property
     def is_open(self) -> bool:
-        """Whether a rank failed, and none had looked at the words: nobody knows whose they are."""
+        """Whether the run ended before the program could look at the words: nobody knows whose they are."""
         told = self._told
-        return bool(told[_FAILED] and not told[_READ] and not told[_REFUSED])
+        return bool(told[_WATCHED] and not (told[_READ] or told[_REFUSED] or told[_ENDED]))
 
     @property
     def _told(self) -> bytes:
@@ -141,7 +145,8 @@ class _Arguments(list[str]):
     def __radd__(self, other: Any) -> Any:
         return other + list(self)
 
-    def __reduce__(self) -> Any:  # a process that a rank starts gets a plain one
+    def __reduce__(self) -> Any:  # a process that a rank starts gets a plain one, and may look at it
+        self.tell()
         return list, (list(list.__iter__(self)),)
 
 

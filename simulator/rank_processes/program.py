@@ -127,12 +127,16 @@ class Program:
             with self.within() if self.within is not None else nullcontext():
                 self._run()
         except BaseException as error:
+            self._has_ended(error)
             if isinstance(error, SystemExit) and error.code in (None, 0):
                 return 0
-            if self.misplaced is not None:
-                self.misplaced.look_at(error)
             raise
+        self._has_ended()
         return None
+
+    def _has_ended(self, error: BaseException | None = None) -> None:
+        if self.misplaced is not None:
+            self.misplaced.look_at_end(error)
 
     def _arguments(self, words: Sequence[str]) -> list[str]:
         return list(words) if self.misplaced is None else self.misplaced.arguments(words)

@@ -46,29 +46,34 @@ def test_who_looks_at_arguments_may_use_them(use, why):
     misplaced = Misplaced(["--gpus", "2"])
     words = misplaced.arguments(["a.py", "--gpus", "2"])
     use(words)
+    misplaced.look_at_end()
     assert misplaced.why == why
 
 
 def test_who_failed_before_may_have_looked_at_them_later():
     misplaced = Misplaced(["--gpus", "2"])
     misplaced.arguments(["a.py", "--gpus", "2"])
-    misplaced.look_at(ModuleNotFoundError("No module named 'nothere'"))
+    misplaced.look_at_end(ModuleNotFoundError("No module named 'nothere'"))
     assert misplaced.why == ""
-    misplaced.look_at(ValueError("unknown option --gpus"))
+    misplaced.look_at_end(ValueError("unknown option --gpus"))
     assert misplaced.why == REFUSED
 
 
 def test_who_left_without_a_look_did_not_want_them():
     misplaced = Misplaced(["--gpus", "2"])
     misplaced.arguments(["a.py", "--gpus", "2"])
-    misplaced.look_at(SystemExit(3))
+    misplaced.look_at_end(SystemExit(3))
     assert misplaced.why == UNSEEN
 
 
 def test_a_process_of_a_ranks_own_gets_a_plain_list():
-    words = Misplaced(["--gpus"]).arguments(["a.py", "--gpus", "2"])
+    misplaced = Misplaced(["--gpus"])
+    words = misplaced.arguments(["a.py", "--gpus", "2"])
+    misplaced.look_at_end()
+    assert misplaced.is_unseen
     again = pickle.loads(pickle.dumps(words))
     assert (type(again), again) == (list, ["a.py", "--gpus", "2"])
+    assert not misplaced.is_unseen  # it may look there
 
 
 def raised(run):
@@ -107,7 +112,7 @@ def by_click():
 def test_who_refuses_just_that_word_does_not_know_it(parse, words, is_refused, capsys):
     misplaced = Misplaced(words)
     len(misplaced.arguments(["a.py", *words]))
-    misplaced.look_at(raised(parse))
+    misplaced.look_at_end(raised(parse))
     assert misplaced.why == (REFUSED if is_refused else "")
 
 

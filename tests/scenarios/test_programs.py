@@ -343,6 +343,7 @@ def test_an_option_of_ours_behind_the_program_is_told(folder, capfd, source, wor
     [
         ("raise ValueError('no data')", "run own.py --world-size 2"),
         (MEETS + "\nraise ValueError('no data')", "explore --world-size 2 own.py --policy dfs"),
+        (MEETS + "\nif dist.get_rank(): raise ValueError('no data')\ndist.barrier()", "run own.py --world-size 2"),
     ],
 )
 def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_beside_what_came_of_it(
@@ -354,12 +355,23 @@ def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_b
     assert "ValueError: no data" in out
     option, command = " ".join(words.split()[-2:]), words.split()[0]
     assert error.splitlines()[-1] == (
-        f"ddpsim: {option} stands behind own.py, which failed before it looked at its arguments: if it is meant for "
-        f"ddpsim {command}, put it before own.py"
+        f"ddpsim: {option} stands behind own.py, which was stopped before it looked at its arguments: if it is meant "
+        f"for ddpsim {command}, put it before own.py"
     )
 
 
-@pytest.mark.parametrize(("source", "words"), [(TAKES + MEETS, "--seed 3 --data x"), (MEETS, "--lr 2"), (MEETS, "")])
+def test_what_a_program_does_not_look_at_is_told(folder, capfd):
+    write(folder, MEETS)
+    assert main(["run", "--world-size", "2", "own.py", "--ranks", "8"]) == 0
+    assert capfd.readouterr().err == (
+        "ddpsim: --ranks 8 stands behind own.py, which does not look at its arguments: it changes nothing\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [(TAKES + MEETS, "--seed 3 --data x"), ("import sys\nsys.argv[1:]\n" + MEETS, "--lr 2"), (MEETS, "")],
+)
 def test_an_option_of_the_programs_own_is_not(folder, capfd, source, words):
     write(folder, source)
     assert main(["run", "--world-size", "2", "own.py", *words.split()]) == 0
