@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddpsim.ddp.operations import OPERATIONS, TABLE
 from ddpsim.ddp.wording import tensor_text
 
 NO_ROOT = -1
@@ -85,12 +86,12 @@ class Collective:
 
 def public_name(operation: str) -> str:
     """What torch.distributed calls a method of the group."""
-    return _TABLE[operation].public_name
+    return TABLE[operation].name
 
 
 def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
     """What a call of a group's method asks of the other ranks; None if they cannot take part."""
-    row = _TABLE[operation]
+    row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)
         return _collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
@@ -136,78 +137,3 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-# What a rank contributes to a call, from the arguments of the group's method: tensors, and the options. None if other
-# ranks cannot know what they would have to receive.
-
-_Contribution = tuple["Tensor | Sequence[Tensor]", Any]
-
-
-def _first(tensors: Any, options: Any = None, *rest: Any) -> _Contribution:
-    return tensors, options
-
-
-def _second(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> _Contribution:
-    return tensors, options
-
-
-def _lists(outputs: Any, lists: Any, options: Any = None) -> _Contribution:
-    return lists[0], options
-
-
-def _scattered(outputs: Any, lists: Any, options: Any) -> _Contribution:
-    return outputs, options
-
-
-def _exchanged(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> _Contribution | None:
-    return (tensors, None) if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) <= 1 else None
-
-
-def _split(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any) -> _Contribution | None:
-    return (tensor, None) if len({*outputs, *inputs}) <= 1 and output.shape == tensor.shape else None
-
-
-def _nothing(*rest: Any) -> _Contribution:
-    return [], None
-
-
-class _Operation(NamedTuple):
-    public_name: str
-    contribution: Callable[..., _Contribution | None] | None = None
-    """None: joined ranks cannot take part."""
-    is_rooted: bool = False
-
-
-_TABLE = {
-    "allreduce": _Operation("all_reduce", _first),
-    "allreduce_coalesced": _Operation("all_reduce_coalesced", _first),
-    "broadcast": _Operation("broadcast", _first, is_rooted=True),
-    "allgather": _Operation("all_gather", _second),
-    "all_gather_single": _Operation("all_gather_into_tensor", _second),
-    "_allgather_base": _Operation("all_gather_into_tensor", _second),
-    "reduce": _Operation("reduce", _first, is_rooted=True),
-    "reduce_scatter": _Operation("reduce_scatter", _lists),
-    "reduce_scatter_single": _Operation("reduce_scatter_tensor", _second),
-    "_reduce_scatter_base": _Operation("reduce_scatter_tensor", _second),
-    "gather": _Operation("gather", _second, is_rooted=True),
-    "gather_single": _Operation("gather_single"),
-    "gather_into_tensor": _Operation("gather_into_tensor"),
-    "scatter": _Operation("scatter", _scattered, is_rooted=True),
-    "alltoall": _Operation("all_to_all", _exchanged),
-    "all_to_all_single": _Operation("all_to_all_single", _split),
-    "alltoall_base": _Operation("all_to_all_single", _split),
-    "barrier": _Operation("barrier", _nothing),
-    "monitored_barrier": _Operation("monitored_barrier", _nothing),
-    "allgather_coalesced": _Operation("all_gather_coalesced"),
-    "all_gather_single_coalesced": _Operation("all_gather_into_tensor_coalesced", _second),
-    "allgather_into_tensor_coalesced": _Operation("all_gather_into_tensor_coalesced", _second),
-    "reduce_scatter_single_coalesced": _Operation("reduce_scatter_tensor_coalesced", _second),
-    "reduce_scatter_tensor_coalesced": _Operation("reduce_scatter_tensor_coalesced", _second),
-    "send": _Operation("send"),
-    "recv": _Operation("recv"),
-    "recv_anysource": _Operation("recv"),
-    "_start_coalescing": _Operation("a batch of calls (batch_isend_irecv)"),
-}
-OPERATIONS = tuple(_TABLE)
-"""The methods of a process group, by the names of torch 2.11 to 2.14."""

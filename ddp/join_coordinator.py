@@ -61,12 +61,13 @@ from ddpsim.ddp.announcement import (
     read_round,
     width_needed,
 )
-from ddpsim.ddp.collectives import OPERATIONS, Collective, describe, public_name
+from ddpsim.ddp.collectives import Collective, describe, public_name
 from ddpsim.ddp.errors import JoinError
 from ddpsim.ddp.group_store import post_message, read_message
 from ddpsim.ddp.interception import Interception
 from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
 from ddpsim.ddp.neutral import take_part
+from ddpsim.ddp.operations import OPERATIONS
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.wording import ranks_text
 

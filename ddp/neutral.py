@@ -7,20 +7,15 @@ are kept apart (gathers, all-to-all) the neutral contribution is zeros of the ri
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.collectives import Collective, public_name
-
-# torch 2.13 has renamed these two.
-_all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+from ddpsim.ddp.collectives import NO_ROOT, Collective
+from ddpsim.ddp.operations import TABLE, Part
 
 
 def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
@@ -32,7 +27,9 @@ def take_part(collective: Collective, group: ProcessGroup, device: torch.device)
         device = torch.device(collective.device_type)
     contribution = _object if collective.holds_object else _neutral
     tensors = [contribution(collective, shape, device) for shape in collective.shapes]
-    _SHADOWS[public_name(collective.operation)](collective, group, tensors)
+    take = TABLE[collective.operation].take
+    assert take is not None, f"nobody is asked to take part in {collective}"
+    take(Part(collective.operation, group, tensors, _op(collective), _root(collective, group)))
 
 
 def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -76,69 +73,5 @@ def _op(collective: Collective) -> Any:
     return getattr(dist.ReduceOp, collective.reduction)
 
 
-def _parts(tensor: Tensor, group: ProcessGroup) -> list[Tensor]:
-    return [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-
-
-def _stacked(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Room for one such tensor from each rank, one after another along the first dimension."""
-    rows, *rest = tensor.shape or (1,)
-    return tensor.new_empty(dist.get_world_size(group) * rows, *rest)
-
-
-def _part(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Room for this rank's part of such a tensor."""
-    rows, *rest = tensor.shape
-    return tensor.new_empty(rows // dist.get_world_size(group), *rest)
-
-
 def _root(collective: Collective, group: ProcessGroup) -> int:
-    return dist.get_global_rank(group, collective.root)
-
-
-def _all_reduces_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    options = dist.AllreduceCoalescedOptions()
-    options.reduceOp = _op(collective)
-    group.allreduce_coalesced(tensors, options).wait()
-
-
-def _all_gathers_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    outputs = [_stacked(tensor, group) for tensor in tensors]
-    getattr(group, collective.operation)(outputs, tensors, AllgatherOptions()).wait()
-
-
-def _gathers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    root = _root(collective, group)
-    dist.gather(tensors[0], _parts(tensors[0], group) if dist.get_rank() == root else None, root, group=group)
-
-
-def _reduce_scatters_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    options = dist.ReduceScatterOptions()
-    options.reduceOp = _op(collective)
-    outputs = [_part(tensor, group) for tensor in tensors]
-    getattr(group, collective.operation)(outputs, tensors, options).wait()
-
-
-_SHADOWS: dict[str, Callable[[Collective, ProcessGroup, list[Tensor]], object]] = {
-    "all_reduce": lambda c, group, own: dist.all_reduce(own[0], op=_op(c), group=group),
-    "all_reduce_coalesced": _all_reduces_coalesced,
-    "broadcast": lambda c, group, own: dist.broadcast(own[0], _root(c, group), group=group),
-    "reduce": lambda c, group, own: dist.reduce(own[0], _root(c, group), op=_op(c), group=group),
-    "all_gather": lambda c, group, own: dist.all_gather(_parts(own[0], group), own[0], group=group),
-    "all_gather_into_tensor": lambda c, group, own: _all_gather_single(_stacked(own[0], group), own[0], group=group),
-    "all_gather_into_tensor_coalesced": _all_gathers_coalesced,
-    "gather": _gathers,
-    "reduce_scatter": lambda c, group, own: dist.reduce_scatter(
-        torch.empty_like(own[dist.get_rank(group)]), own, op=_op(c), group=group
-    ),
-    "reduce_scatter_tensor": lambda c, group, own: _reduce_scatter_single(
-        _part(own[0], group), own[0], op=_op(c), group=group
-    ),
-    "reduce_scatter_tensor_coalesced": _reduce_scatters_coalesced,
-    "scatter": lambda c, group, own: dist.scatter(own[0], None, _root(c, group), group=group),
-    "all_to_all": lambda c, group, own: dist.all_to_all(list(map(torch.empty_like, own)), own, group=group),
-    "all_to_all_single": lambda c, group, own: dist.all_to_all_single(torch.empty_like(own[0]), own[0], group=group),
-    "barrier": lambda c, group, own: dist.barrier(group=group),
-    "monitored_barrier": lambda c, group, own: dist.monitored_barrier(group=group),
-}
-"""How a rank takes part with tensors of its own, by what torch.distributed calls the collective."""
+    return NO_ROOT if collective.root == NO_ROOT else dist.get_global_rank(group, collective.root)

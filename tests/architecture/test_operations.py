@@ -12,7 +12,7 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
-from ddpsim.ddp import collectives
+from ddpsim.ddp import operations as of_joins
 from ddpsim.scenarios.ranks import interpreter
 from ddpsim.scenarios.records import failing_test
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
@@ -126,7 +126,7 @@ def test_what_a_rank_with_a_root_does_on_gloo_is_known():
 
 
 def test_a_join_intercepts_every_method():
-    assert not lacking("ddp/collectives.py:OPERATIONS", METHODS | OTHER_METHODS, collectives.OPERATIONS)
+    assert not lacking("ddp/operations.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
 
 
 ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
@@ -135,8 +135,8 @@ ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
 
 def test_a_join_knows_which_methods_have_a_root():
     rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
-    known = {method for method, row in collectives._TABLE.items() if row.is_rooted}
-    assert not lacking("ddp/collectives.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
+    known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
+    assert not lacking("ddp/operations.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
 
 
 NO_PART_IN_A_JOIN = {
@@ -149,14 +149,14 @@ NO_PART_IN_A_JOIN = {
 
 
 def test_a_joined_rank_takes_part_in_all_others():
-    without = {method for method, row in collectives._TABLE.items() if row.contribution is None}
-    assert not lacking("methods without a contribution in ddp/collectives.py", NO_PART_IN_A_JOIN, without)
+    without = {method for method, row in of_joins.TABLE.items() if row.contribution is None}
+    assert not lacking("methods without a contribution in ddp/operations.py", NO_PART_IN_A_JOIN, without)
 
 
 def test_a_join_and_the_simulator_call_an_operation_by_one_name():
     names = {method: row.name for row in OPERATIONS.values() for method in row.methods}
     names["gather_single"] = "gather_single"  # what a program calls, from torch 2.14 on
-    assert {method: collectives.public_name(method) for method in names} == names
+    assert {method: of_joins.TABLE[method].name for method in names} == names
 
 
 def test_every_operation_runs_on_the_simulator_and_on_gloo():

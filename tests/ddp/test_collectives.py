@@ -10,7 +10,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.ddp.collectives import NO_ROOT, OPERATIONS, Collective, describe
+from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
+from ddpsim.ddp.operations import OPERATIONS
 
 CPU = torch.device("cpu")
 
