@@ -16,6 +16,7 @@ from tests.ddp.loop_collectives import COLLECTIVES, Inputs, assert_made, made, v
 from tests.kit import networks, oracle
 from tests.kit.running import check, linear, row, run
 from tests.kit.training import TINY, Training, batches, equal_batches, mean_square, seeded, steps, train
+from tests.tiers import sweep
 
 COUNTS = [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.(all_gather_into|reduce_scatter)_tensor")
@@ -394,7 +395,7 @@ def in_loop(counts, call):
 
 
 @each_counts
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)
+@pytest.mark.parametrize("dtype", sweep([torch.float64, torch.int32], lambda dtype: dtype.is_floating_point), ids=str)
 def test_collectives_in_the_loop(counts, dtype):
     size, root = len(counts), counts.index(max(counts))
 

@@ -237,7 +237,7 @@ def look_at_a_future(rank, *, kind, looking):
 @pytest.mark.parametrize(
     ("looking", "outcomes"),
     [
-        ((0,), {"(False, None)", "(True, None)"}),
+        pytest.param((0,), {"(False, None)", "(True, None)"}, marks=pytest.mark.tier("nightly")),
         pytest.param((1,), {"(None, False)", "(None, True)"}, marks=pytest.mark.tier("nightly")),
         # who fills the slot finds the call complete, as `is_completed` does
         ((0, 1), {"(False, True)", "(True, False)", "(True, True)"}),

@@ -237,6 +237,7 @@ def excluded(training):
     yield from ["static graph, a rank without a batch"] * (options["static_graph"] and min(training.iterations) == 0)
 
 
+@pytest.mark.tier("nightly")  # what should be left out fails test_engines.py, which fuzzes torch's engine
 def test_what_torch_documents_is_left_in_only_if_asked_for():
     counted = {}
     for for_torch in (True, "documented"):

@@ -118,7 +118,7 @@ def test_a_look_at_what_is_complete_is_not_in_vain(kind):
     assert result.virtual_seconds == 0  # which would pass if all ranks looked in vain
 
 
-@pytest.mark.parametrize("seed", sweep(range(12), lambda seed: seed in (0, 2)))
+@pytest.mark.parametrize("seed", sweep(range(12), lambda seed: seed == 2))
 @pytest.mark.parametrize("kind", FUTURES)
 def test_a_look_at_a_future_comes_to_the_same_in_processes(kind, seed):
     for program in (partial(look, kind=kind), partial(look_until_done, kind=kind)):

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.pytest_plugin.reading import marked, report_of
+from tests.tiers import sweep
 
 HYPOTHESIS = """
 from hypothesis import assume, given, note, settings, HealthCheck, strategies as st
@@ -50,7 +51,7 @@ def test_it(rank, x):
     assert failure.token
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", sweep(ORDERS, lambda order: order == "settings"))
 def test_examples_that_all_pass_are_as_many_as_asked_for(run, order):
     run(f"""
 {ORDERS[order]}

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import Budget, Code, Verdict, explore, simulate
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.simulator.rank_processes.coordinator import Coordinator
+from tests.tiers import sweep
 
 BOTH = (False, True)
 """`one_at_a_time`."""
@@ -144,7 +145,9 @@ def fail(rank):
 
 
 @pytest.mark.parametrize(
-    "end", [kill, leave, fail, lambda rank: os._exit(4)], ids=["killed", "exits", "raises", "_exit"]
+    "end",
+    sweep([kill, leave, fail, lambda rank: os._exit(4)], lambda end: end in (kill, leave)),
+    ids=["killed", "exits", "raises", "_exit"],
 )
 def test_a_rank_that_ends_while_it_is_ahead(end, capfd):
     def program(rank):
@@ -183,8 +186,7 @@ def test_what_is_read_without_waiting_is_the_same_each_time():
         assert result.returns == ([[1, 1], [3, 3]],) * 3
 
 
-@pytest.mark.parametrize("words", [["run"], ["explore", "--executions", "1"]])
-@pytest.mark.parametrize("option", [[], ["--one-at-a-time"]])
+@pytest.mark.parametrize(("words", "option"), [(["run"], []), (["explore", "--executions", "1"], ["--one-at-a-time"])])
 def test_on_the_console(words, option, monkeypatch):
     asked = []
 

@@ -100,6 +100,7 @@ def test_64_ranks_with_1000_events_each_are_under_two_megabytes():
     assert len(to_html(shown)) < 2_000_000
 
 
+@pytest.mark.tier("nightly")
 def test_64_ranks_that_only_send_messages_are_under_two_megabytes():
     story = Story(64)
     for step in range(166):

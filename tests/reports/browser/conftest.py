@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +16,6 @@ import pytest
 from ddpsim.reports.document import Document, Run
 from ddpsim.reports.forms.html import to_html
 from tests.outside import do_without, missing
-
-sync_api = None
-with suppress(ImportError):
-    from playwright import sync_api
-
 
 BOXES = "all => all.map(each => each.getBoundingClientRect()).map(({x, y, width, height}) => ({x, y, width, height}))"
 SIZE = {"viewport": {"width": 1400, "height": 900}}
@@ -34,7 +28,11 @@ def pytest_itemcollected(item):
 @pytest.fixture(scope="module")
 def browser():
     """One for each module: playwright keeps an event loop in its thread, which other tests should not meet."""
-    do_without("playwright is missing (of the extra dev)" if sync_api is None else missing("chromium"))
+    try:
+        from playwright import sync_api  # not before: it takes a second, and each worker imports this file
+    except ImportError:
+        do_without("playwright is missing (of the extra dev)")
+    do_without(missing("chromium"))
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         yield chromium
