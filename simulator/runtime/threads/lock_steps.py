@@ -106,9 +106,12 @@ class LockSteps:
         """When no thread of a rank can go on: wait, in real time, until one outside wakes one. False without any."""
         pause, host = allocate_lock(), self.host
         pause.acquire()
-        while self.waited and self.has_outsiders() and not host.is_stopping:
+        while self.waited and not host.is_stopping:
+            may_give = self.has_outsiders()  # asked first: one that has ended since may have given before
             if any(each.take_from_outside() for each in tuple(self.waited)):
                 return True
+            if not may_give:
+                break
             pause.acquire(timeout=_GLANCE_SECONDS)
         return host.is_stopping
 

@@ -1,0 +1,52 @@
+"""Waiting in real time for threads outside the simulation, when no thread of a rank can go on."""
+
+from types import SimpleNamespace
+
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
+
+
+class Given:
+    """A lock that a rank waits for, and that somebody outside gives."""
+
+    def __init__(self):
+        self.is_given = False
+
+    def take_from_outside(self):
+        return self.is_given
+
+
+def waiting():
+    steps, lock = LockSteps(SimpleNamespace(is_stopping=False)), Given()
+    steps.waited.append(lock)
+    return steps, lock
+
+
+def test_nobody_outside_gives_anything():
+    steps, _ = waiting()
+    assert not steps.await_outsiders()
+
+
+def test_one_outside_gives_it_and_is_still_there():
+    steps, lock = waiting()
+    steps.has_outsiders = lambda: True
+    lock.is_given = True
+    assert steps.await_outsiders()
+
+
+def test_one_outside_has_given_it_and_ended():
+    steps, lock = waiting()
+
+    def ends_meanwhile():
+        was_there, lock.is_given = not lock.is_given, True
+        return was_there
+
+    steps.has_outsiders = ends_meanwhile
+    assert steps.await_outsiders()
+    lock.is_given = False
+
+    def has_just_ended():
+        lock.is_given = True
+        return False
+
+    steps.has_outsiders = has_just_ended
+    assert steps.await_outsiders()
