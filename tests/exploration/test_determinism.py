@@ -152,7 +152,14 @@ def test_a_step_more_is_found_where_all_events_read_the_same():
 # --- ranks start unlike -----------------------------------------------------------------------------------------------
 
 DRAWS = {"random": random.random, "torch": lambda: torch.rand(1).item(), "numpy": numpy.random.random}
-ISOLATIONS = pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+EACH_DRAW = pytest.mark.parametrize(
+    ("draw", "isolation"),
+    [
+        *((draw, "thread") for draw in DRAWS),
+        pytest.param("numpy", "process", marks=pytest.mark.tier("ci")),
+        *(pytest.param(draw, "process", marks=pytest.mark.tier("nightly")) for draw in ("random", "torch")),
+    ],
+)
 
 
 def dropping(draw):
@@ -170,8 +177,7 @@ def dropping(draw):
     return program
 
 
-@ISOLATIONS
-@pytest.mark.parametrize("draw", DRAWS)
+@EACH_DRAW
 def test_a_layer_drop_that_no_rank_has_seeded_is_found(draw, isolation):
     program = dropping(DRAWS[draw])
     options = {"check_determinism": True, "isolation": isolation}
@@ -187,8 +193,7 @@ def test_a_layer_drop_that_no_rank_has_seeded_is_found(draw, isolation):
     assert explore(program, 2, isolation=isolation).verdict is Verdict.PASS
 
 
-@ISOLATIONS
-@pytest.mark.parametrize("draw", DRAWS)
+@EACH_DRAW
 def test_one_that_all_have_seeded_is_not(draw, isolation):
     result = explore(dropping(DRAWS[draw]), 3, args=(7,), check_determinism=True, isolation=isolation)
     assert (result.verdict, result.complete) == (Verdict.PASS, True)

@@ -208,7 +208,7 @@ def test_what_a_rank_prints_is_kept(capfd):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("runs", [10, pytest.param(1000, marks=pytest.mark.tier("nightly"))])
+@pytest.mark.parametrize("runs", [4, pytest.param(1000, marks=pytest.mark.tier("nightly"))])
 def test_deadlocks_one_after_the_other(runs):
     def program(rank):
         if rank:
