@@ -2,7 +2,7 @@
 
 Whoever lists operations reads it, and what cannot stand in a pure table is a dict keyed by one of its enums, or by the
 names in it: how data moves (transport/memory.py), what gloo is handed (transport/gloo_calls.py), what a rank of a
-program does (scenarios/ranks/interpreter.py). The engine in `ddp` knows no simulator and has a list of its own.
+program does (scenarios/ranks/calls.py). The engine in `ddp` knows no simulator and has a list of its own.
 tests/architecture/test_operations.py holds all of them to this table, and says which lacks what.
 """
 
@@ -153,7 +153,7 @@ class Operation(NamedTuple):
     gathers: bool = False
     """Ranks receive what others bring, side by side."""
     is_in_programs: bool = True
-    """The programs that are drawn, checked and kept as files may have it; scenarios/ranks/interpreter.py makes it."""
+    """The programs that are drawn, checked and kept as files may have it; scenarios/ranks/calls.py makes it."""
 
     @property
     def has_root(self) -> bool:

@@ -7,19 +7,14 @@ says behind it which line of the job it stands for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-import torch.distributed as dist
-
-from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.scenarios.ranks.calls import CALLS
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.records.texts import plain
 
-_GATHER_SINGLE = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-_SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
-# torch 2.13 renamed them and warns at the old names.
 _LONGEST_LOOP = 16
 
 
@@ -123,7 +118,7 @@ def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
 
 def _line(issue: Issue, program: Program) -> str:
     size = len(members_of(program)[issue.group])
-    function, *arguments = _CALLS[issue.operation](issue, size)
+    function, *arguments = CALLS[issue.operation].text(issue, size)
     if issue.group != DEFAULT:
         arguments.append(f"group=groups[{json.dumps(issue.group)}]")
     if function not in ("isend", "irecv"):
@@ -132,97 +127,3 @@ def _line(issue: Issue, program: Program) -> str:
         arguments.append(f"tag={issue.tag}")
     place = f"  # {_plain(issue.at)}" if issue.at else ""
     return f"works.append(dist.{function}({', '.join(arguments)})){place}"
-
-
-def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
-    size = repr(shape[0]) if len(shape) == 1 else repr(tuple(shape))
-    dtype = "" if issue.dtype == "float32" else f", dtype=torch.{issue.dtype}"
-    return f"torch.{maker}({size}{dtype})"
-
-
-def _sent(issue: Issue, index: int = 0) -> str:
-    return _tensor("ones", issue, issue.shapes[index])
-
-
-def _room(issue: Issue, shape: Shape) -> str:
-    return _tensor("zeros", issue, shape)
-
-
-def _many(each: str, size: int) -> str:
-    return f"[{each} for _ in range({size})]"
-
-
-def _all(maker: str, issue: Issue) -> str:
-    """A tensor of each of its shapes."""
-    if len(set(issue.shapes)) == 1:
-        return _many(_tensor(maker, issue, issue.shapes[0]), len(issue.shapes))
-    return f"[{', '.join(_tensor(maker, issue, shape) for shape in issue.shapes)}]"
-
-
-def _reduction(issue: Issue) -> list[str]:
-    return [] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"]
-
-
-def _reduced(issue: Issue, size: int) -> list[str]:
-    return ["all_reduce", _sent(issue), *_reduction(issue)]
-
-
-def _gathered(issue: Issue, size: int) -> list[str]:
-    room = f"{_many(_room(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
-    return ["gather", _sent(issue), room, f"dst={issue.root}"]
-
-
-def _scattered(issue: Issue, size: int) -> list[str]:
-    sent = f"{_many(_sent(issue), size)} if rank == {issue.root} else None"
-    return ["scatter", _room(issue, issue.shapes[0]), sent, f"src={issue.root}"]
-
-
-def _single_gathered(issue: Issue, size: int) -> list[str]:
-    rows, *rest = issue.shapes[0]
-    return [_GATHER_SINGLE, _room(issue, (rows * size, *rest)), _sent(issue)]
-
-
-def _single_scattered(issue: Issue, size: int) -> list[str]:
-    rows, *rest = issue.shapes[0]
-    return [_SCATTER_SINGLE, _room(issue, (rows // size, *rest)), _sent(issue), *_reduction(issue)]
-
-
-def _exchanged(issue: Issue, size: int) -> list[str]:
-    assert issue.splits is not None
-    sending, receiving = map(list, issue.splits)
-    return ["all_to_all_single", _room(issue, issue.shapes[1]), _sent(issue), repr(receiving), repr(sending)]
-
-
-def _received(issue: Issue, size: int) -> list[str]:
-    source = [] if issue.peer == ANY_SOURCE else [repr(issue.peer)]
-    return ["irecv", _room(issue, issue.shapes[0]), *source]
-
-
-_CALLS: dict[str, Callable[[Issue, int], list[str]]] = {
-    "all_reduce": _reduced,
-    "all_reduce_coalesced": lambda issue, size: ["all_reduce_coalesced", _all("ones", issue), *_reduction(issue)],
-    "broadcast": lambda issue, size: ["broadcast", _sent(issue), f"src={issue.root}"],
-    "reduce": lambda issue, size: ["reduce", _sent(issue), f"dst={issue.root}", *_reduction(issue)],
-    "all_gather": lambda issue, size: ["all_gather", _many(_room(issue, issue.shapes[0]), size), _sent(issue)],
-    "all_gather_coalesced": lambda issue, size: [
-        "all_gather_coalesced",
-        _many(_all("zeros", issue), size),
-        _all("ones", issue),
-    ],
-    "all_gather_into_tensor": _single_gathered,
-    "gather": _gathered,
-    "scatter": _scattered,
-    "reduce_scatter": lambda issue, size: [
-        "reduce_scatter",
-        _room(issue, issue.shapes[0]),
-        _all("ones", issue),
-        *_reduction(issue),
-    ],
-    "reduce_scatter_tensor": _single_scattered,
-    "all_to_all": lambda issue, size: ["all_to_all", _all("zeros", issue), _all("ones", issue)],
-    "all_to_all_single": _exchanged,
-    "barrier": lambda issue, size: ["barrier"],
-    "send": lambda issue, size: ["isend", _sent(issue), repr(issue.peer)],
-    "recv": _received,
-}
-"""By operation, the function of torch.distributed and what it is given."""

@@ -10,7 +10,7 @@
     )
 
 Nothing here calls torch: a program can be drawn, changed, checked, saved and compared as it stands. What its tensors
-hold follows from rank and name of the call (scenarios/ranks/interpreter.py), so that a value is all there is to
+hold follows from rank and name of the call (scenarios/ranks/calls.py), so that a value is all there is to
 keep.
 """
 

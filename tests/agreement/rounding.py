@@ -19,7 +19,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ddpsim.scenarios.ranks.interpreter import sent
+from ddpsim.scenarios.ranks.calls import sent
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.checked import Met
 from ddpsim.simulator.programs.dtypes import FRACTIONAL

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from ddpsim.scenarios.ranks.interpreter import sent
+from ddpsim.scenarios.ranks.calls import sent
 from ddpsim.simulator.programs.checked import Met
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.rounding import bounds, rounds

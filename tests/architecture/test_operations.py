@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import operations as of_joins
-from ddpsim.scenarios.ranks import interpreter
-from ddpsim.scenarios.records import failing_test
+from ddpsim.scenarios.ranks import calls
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
@@ -97,11 +96,7 @@ def test_gloo_has_the_method_and_its_options(name):
 
 
 def test_programs_make_their_operations():
-    assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, interpreter.ISSUE)
-
-
-def test_a_test_that_is_written_of_records_makes_their_calls():
-    assert not lacking("scenarios/records/failing_test.py", IN_PROGRAMS, failing_test._CALLS)
+    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
 
 
 MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not Kind.CREATION}

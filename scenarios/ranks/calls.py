@@ -1,0 +1,281 @@
+"""The calls that programs make: how a rank issues each with plain torch.distributed, and how people write it in a test.
+
+What tensors hold follows from name, rank and number, so two runs of a program send the same.
+Fractions are such that sums round, and all numbers so small that nothing overflows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.programs.dtypes import FRACTIONAL
+from ddpsim.simulator.programs.program import Issue
+
+_GATHER_SINGLE = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+_SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+# torch 2.13 renamed them and warns at the old names; 2.11 has only those.
+
+
+class Issued(NamedTuple):
+    """A call on its way."""
+
+    work: Any
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+
+def sent(issue: Issue, rank: int) -> list[Tensor]:
+    """The tensors of its shapes that a rank brings to a call."""
+    return [_filled(issue, rank, shape, number) for number, shape in enumerate(issue.shapes)]
+
+
+def _filled(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
+    """What tensor `number` of a call holds on a rank.
+
+    Fractions are between 1 and 2, of either sign, in steps of 1/997: no binary fractions, so that sums round.
+    """
+    seed = zlib.crc32(f"{issue.name}/{rank}/{number}".encode())
+    drawn = (torch.arange(torch.Size(shape).numel()) * 7919 + seed) % 1994
+    if issue.dtype in FRACTIONAL:
+        values = (1 + (drawn % 997).double() / 997) * (1 - 2 * (drawn >= 997))
+    else:
+        lowest, count = _WHOLE_RANGES.get(str(issue.dtype), (-3, 7))
+        values = lowest + drawn % count
+    return values.to(_dtype(issue)).reshape(shape)
+
+
+_WHOLE_RANGES = {"bool": (0, 2), "uint8": (0, 4)}
+"""The lowest number of a dtype, and how many there are."""
+
+
+def _dtype(issue: Issue) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, str(issue.dtype))
+    return dtype
+
+
+def _reduction(issue: Issue) -> Any:
+    return getattr(dist.ReduceOp, str(issue.reduction))
+
+
+def _blank(issue: Issue, shape: Sequence[int]) -> Tensor:
+    return torch.zeros(shape, dtype=_dtype(issue))
+
+
+# --- one function an operation, which issues it -----------------------------------------------------------------------
+
+
+def _all_reduce(issue: Issue, rank: int, group: Any) -> Issued:
+    tensors = sent(issue, rank)
+    return Issued(dist.all_reduce(tensors[0], _reduction(issue), group=group, async_op=True), tensors, tensors)
+
+
+def _all_reduce_coalesced(issue: Issue, rank: int, group: Any) -> Issued:
+    tensors = sent(issue, rank)
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = _reduction(issue)
+    return Issued(group.allreduce_coalesced(tensors, options), tensors, tensors)
+
+
+def _broadcast(issue: Issue, rank: int, group: Any) -> Issued:
+    tensors = sent(issue, rank)
+    return Issued(dist.broadcast(tensors[0], issue.root, group=group, async_op=True), tensors, tensors)
+
+
+def _reduce(issue: Issue, rank: int, group: Any) -> Issued:
+    tensors = sent(issue, rank)
+    work = dist.reduce(tensors[0], issue.root, _reduction(issue), group=group, async_op=True)
+    # Elsewhere gloo leaves partial sums.
+    return Issued(work, tensors, tensors if rank == issue.root else [])
+
+
+def _all_gather(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    outputs = [_blank(issue, issue.shapes[0]) for _ in range(group.size())]
+    return Issued(dist.all_gather(outputs, inputs[0], group=group, async_op=True), inputs, outputs)
+
+
+def _all_gather_coalesced(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    outputs = [[_blank(issue, shape) for shape in issue.shapes] for _ in range(group.size())]
+    return Issued(group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own])
+
+
+def _all_gather_into_tensor(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    rows, *rest = issue.shapes[0]
+    output = _blank(issue, (rows * group.size(), *rest))
+    return Issued(getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output])
+
+
+def _gather(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    outputs = [_blank(issue, issue.shapes[0]) for _ in range(group.size())] if rank == issue.root else []
+    work = dist.gather(inputs[0], outputs or None, dst=issue.root, group=group, async_op=True)
+    return Issued(work, inputs, outputs)
+
+
+def _scatter(issue: Issue, rank: int, group: Any) -> Issued:
+    numbers = range(group.size()) if rank == issue.root else ()
+    inputs = [_filled(issue, rank, issue.shapes[0], number) for number in numbers]
+    output = _blank(issue, issue.shapes[0])
+    work = dist.scatter(output, inputs or None, src=issue.root, group=group, async_op=True)
+    return Issued(work, inputs, [output])
+
+
+def _reduce_scatter(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    output = _blank(issue, issue.shapes[group.rank()])
+    work = dist.reduce_scatter(output, inputs, _reduction(issue), group=group, async_op=True)
+    return Issued(work, inputs, [output])
+
+
+def _reduce_scatter_tensor(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    rows, *rest = issue.shapes[0]
+    output = _blank(issue, (rows // group.size(), *rest))
+    work = getattr(dist, _SCATTER_SINGLE)(output, inputs[0], _reduction(issue), group=group, async_op=True)
+    return Issued(work, inputs, [output])
+
+
+def _all_to_all(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    outputs = [_blank(issue, shape) for shape in issue.shapes]
+    return Issued(dist.all_to_all(outputs, inputs, group=group, async_op=True), inputs, outputs)
+
+
+def _all_to_all_single(issue: Issue, rank: int, group: Any) -> Issued:
+    assert issue.splits is not None
+    sending, receiving = map(list, issue.splits)
+    tensor, output = _filled(issue, rank, issue.shapes[0], 0), _blank(issue, issue.shapes[1])
+    work = dist.all_to_all_single(output, tensor, receiving, sending, group=group, async_op=True)
+    return Issued(work, [tensor], [output])
+
+
+def _barrier(issue: Issue, rank: int, group: Any) -> Issued:
+    return Issued(dist.barrier(group=group, async_op=True), [], [])
+
+
+def _send(issue: Issue, rank: int, group: Any) -> Issued:
+    inputs = sent(issue, rank)
+    return Issued(dist.isend(inputs[0], issue.peer, group=group, tag=issue.tag), inputs, [])
+
+
+def _receive(issue: Issue, rank: int, group: Any) -> Issued:
+    output = _blank(issue, issue.shapes[0])
+    source = None if issue.peer == ANY_SOURCE else issue.peer
+    return Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
+
+
+# --- and writes it in a test ------------------------------------------------------------------------------------------
+
+
+def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
+    size = repr(shape[0]) if len(shape) == 1 else repr(tuple(shape))
+    dtype = "" if issue.dtype == "float32" else f", dtype=torch.{issue.dtype}"
+    return f"torch.{maker}({size}{dtype})"
+
+
+def _sent_text(issue: Issue, index: int = 0) -> str:
+    return _tensor("ones", issue, issue.shapes[index])
+
+
+def _room(issue: Issue, shape: Shape) -> str:
+    return _tensor("zeros", issue, shape)
+
+
+def _many(each: str, size: int) -> str:
+    return f"[{each} for _ in range({size})]"
+
+
+def _all(maker: str, issue: Issue) -> str:
+    """A tensor of each of its shapes."""
+    if len(set(issue.shapes)) == 1:
+        return _many(_tensor(maker, issue, issue.shapes[0]), len(issue.shapes))
+    return f"[{', '.join(_tensor(maker, issue, shape) for shape in issue.shapes)}]"
+
+
+def _op_text(issue: Issue) -> list[str]:
+    return [] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"]
+
+
+def _gathered_text(issue: Issue, size: int) -> list[str]:
+    room = f"{_many(_room(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
+    return ["gather", _sent_text(issue), room, f"dst={issue.root}"]
+
+
+def _scattered_text(issue: Issue, size: int) -> list[str]:
+    sent = f"{_many(_sent_text(issue), size)} if rank == {issue.root} else None"
+    return ["scatter", _room(issue, issue.shapes[0]), sent, f"src={issue.root}"]
+
+
+def _single_gathered_text(issue: Issue, size: int) -> list[str]:
+    rows, *rest = issue.shapes[0]
+    return [_GATHER_SINGLE, _room(issue, (rows * size, *rest)), _sent_text(issue)]
+
+
+def _single_scattered_text(issue: Issue, size: int) -> list[str]:
+    rows, *rest = issue.shapes[0]
+    return [_SCATTER_SINGLE, _room(issue, (rows // size, *rest)), _sent_text(issue), *_op_text(issue)]
+
+
+def _exchanged_text(issue: Issue, size: int) -> list[str]:
+    assert issue.splits is not None
+    sending, receiving = map(list, issue.splits)
+    return ["all_to_all_single", _room(issue, issue.shapes[1]), _sent_text(issue), repr(receiving), repr(sending)]
+
+
+def _received_text(issue: Issue, size: int) -> list[str]:
+    source = [] if issue.peer == ANY_SOURCE else [repr(issue.peer)]
+    return ["irecv", _room(issue, issue.shapes[0]), *source]
+
+
+class ProgramCall(NamedTuple):
+    """One row of the table."""
+
+    issue: Callable[[Issue, int, Any], Issued]
+    """Makes the call on a rank, in a group of torch's."""
+    text: Callable[[Issue, int], list[str]]
+    """The function of torch.distributed and its arguments as Python, for a group of so many ranks."""
+
+
+CALLS = {
+    "all_reduce": ProgramCall(_all_reduce, lambda issue, size: ["all_reduce", _sent_text(issue), *_op_text(issue)]),
+    "all_reduce_coalesced": ProgramCall(
+        _all_reduce_coalesced, lambda issue, size: ["all_reduce_coalesced", _all("ones", issue), *_op_text(issue)]
+    ),
+    "broadcast": ProgramCall(_broadcast, lambda issue, size: ["broadcast", _sent_text(issue), f"src={issue.root}"]),
+    "reduce": ProgramCall(
+        _reduce, lambda issue, size: ["reduce", _sent_text(issue), f"dst={issue.root}", *_op_text(issue)]
+    ),
+    "all_gather": ProgramCall(
+        _all_gather,
+        lambda issue, size: ["all_gather", _many(_room(issue, issue.shapes[0]), size), _sent_text(issue)],
+    ),
+    "all_gather_coalesced": ProgramCall(
+        _all_gather_coalesced,
+        lambda issue, size: ["all_gather_coalesced", _many(_all("zeros", issue), size), _all("ones", issue)],
+    ),
+    "all_gather_into_tensor": ProgramCall(_all_gather_into_tensor, _single_gathered_text),
+    "gather": ProgramCall(_gather, _gathered_text),
+    "scatter": ProgramCall(_scatter, _scattered_text),
+    "reduce_scatter": ProgramCall(
+        _reduce_scatter,
+        lambda issue, size: ["reduce_scatter", _room(issue, issue.shapes[0]), _all("ones", issue), *_op_text(issue)],
+    ),
+    "reduce_scatter_tensor": ProgramCall(_reduce_scatter_tensor, _single_scattered_text),
+    "all_to_all": ProgramCall(
+        _all_to_all, lambda issue, size: ["all_to_all", _all("zeros", issue), _all("ones", issue)]
+    ),
+    "all_to_all_single": ProgramCall(_all_to_all_single, _exchanged_text),
+    "barrier": ProgramCall(_barrier, lambda issue, size: ["barrier"]),
+    "send": ProgramCall(_send, lambda issue, size: ["isend", _sent_text(issue), repr(issue.peer)]),
+    "recv": ProgramCall(_receive, _received_text),
+}
+"""By operation."""
