@@ -4,7 +4,7 @@ Note [Default backend]. A simulated group is its own backend, of which C++ knows
 nonetheless, for each bucket that it makes and makes anew, to see whether that has memory for it
 (Reducer::initialize_buckets, torch/csrc/distributed/c10d/reducer.cpp), and catches the error that there is none. Two
 errors with a C++ stack in each are 3 % of a training. So it finds torch's fake backend, which has no memory either; one
-serves all ranks, and nothing else is asked of it.
+serves all ranks.
 """
 
 # torch's stubs list overloads of these methods that only its C++ class has.
@@ -152,6 +152,9 @@ class NamedGroup(ProcessGroup):
 
     def _register_on_completion_hook(self, hook: Any) -> None:
         raise RuntimeError(f"Only ProcessGrouppNCCL supports onCompletion hook, but got {self.name()} backend.")
+
+    def _enable_collectives_timing(self) -> None:
+        """Nothing, as for gloo."""
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Kept, and of no effect; see the module's docstring."""

@@ -240,4 +240,11 @@ def test_groups_of_one_rank_may_share_a_name():
 
 
 def test_cpp_finds_a_default_backend_in_a_group_as_in_one_of_gloo():
-    assert returned(lambda rank: dist.group.WORLD._has_hooks()) == (False, False)  # raises in a group without one
+    def program(rank):
+        group = dist.group.WORLD
+        group._enable_collectives_timing()
+        with pytest.raises(RuntimeError, match="Only ProcessGroupp?NCCL supports waitForPendingWorks"):
+            dist.ProcessGroup._wait_for_pending_works(group)  # the method of C++
+        return group._has_hooks()
+
+    assert returned(program) == (False, False)
