@@ -26,6 +26,8 @@ def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding 
     slots, such an order is a cycle; whether there is one costs time linear in the number of calls. `threads` are the
     numbers of the threads that made them, if ranks have several: in which order those come to their groups is chance.
     """
+    if len({call.group for call in issued}) < 2:
+        return None
     by_rank: dict[int, list[Call]] = {}
     groups = set()
     for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
