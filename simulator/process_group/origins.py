@@ -87,23 +87,26 @@ class OriginTracker:
 
         They are looked for from the frame `start` outwards, or from that of the method of a group that issues it.
         """
-        known, learn = self._phases.known, self._phases.learn
+        known, learn = self._phases.known.get, self._phases.learn
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
         reading: Reading | None = None
         innermost: FrameType | None = None
         is_direct = is_read = is_reduction = has_callers = False
         while frame is not None:
-            reader = known.get(id(frame.f_code)) or learn(frame)
-            if reader is user_runs:
+            reader = known(id(frame.f_code)) or learn(frame)
+            if reader is says_nothing:  # first, as most frames are passed over
+                is_direct = False
+            elif reader is issues:
+                is_direct = True
+            elif reader is user_runs:
+                is_direct = False
                 has_callers = innermost is not None
                 innermost = innermost or frame
                 if is_read:
                     break
             elif reader is program_begins:
                 break
-            elif reader is issues:
-                is_direct = True
-            elif reader is not says_nothing and not is_read:
+            elif not is_read:
                 if is_direct and reader is backward_runs:
                     is_reduction = is_read = True
                 else:
@@ -112,7 +115,6 @@ class OriginTracker:
                     is_read = reading.is_complete
                 if is_read and innermost is not None:
                     break
-            if reader is not issues:
                 is_direct = False
             frame = frame.f_back
         if is_reduction:
@@ -126,7 +128,7 @@ class OriginTracker:
             return origin, *self._compiled(innermost, reading)
         is_alone = not (is_read or has_callers)  # what is read is not looked for to the end
         path = innermost.f_code.co_filename
-        return origin, site_at(innermost), None if is_alone else self._caller(innermost, path)
+        return origin, self._phases.site_at(innermost), None if is_alone else self._caller(innermost, path)
 
     def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
         """The line of a function that is compiled, and who called that: without the line, from anywhere."""
@@ -139,10 +141,10 @@ class OriginTracker:
 
     def _caller(self, frame: FrameType, path: str) -> Site | None:
         """The innermost line of the user's program, outwards of a frame, that is not in a file."""
-        known, learn = self._phases.known, self._phases.learn
+        known, learn = self._phases.known.get, self._phases.learn
         outer = frame.f_back
         while outer is not None:
-            reader = known.get(id(outer.f_code)) or learn(outer)
+            reader = known(id(outer.f_code)) or learn(outer)
             if reader is user_runs and calls_into(outer.f_code.co_filename, path):
                 return site_at(outer)
             if reader is program_begins:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from types import CodeType, FrameType
 
-from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.process_group.optimizer_parts import OPTIMIZERS
 from ddpsim.simulator.process_group.parallelism import PARALLELISM
 from ddpsim.simulator.process_group.reading import Reader, Reading
 from ddpsim.simulator.process_group.traced_lines import is_compiled, is_graph
-from ddpsim.simulator.runtime.call_sites import is_users
+from ddpsim.simulator.runtime.call_sites import is_users, site_at
 from ddpsim.simulator.runtime.rank_body import RankBody
 
 DECLARATION = "__ddp_phases__"
@@ -28,13 +28,15 @@ DECLARATION = "__ddp_phases__"
 class PhaseTable:
     """The readers of functions, found once per code object."""
 
-    __slots__ = ("_codes", "compiled", "known")
+    __slots__ = ("_codes", "_sites", "compiled", "known")
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
         """By id of the code object, whose own hash is slow."""
         self.compiled: set[int] = set()
         """Those, of the user's program, that torch's compiler has rewritten."""
+        self._sites: dict[tuple[int, int], Site] = {}
+        """By id of the code object and instruction: to count lines up to it takes longer than to look at ten frames."""
         self._codes: list[CodeType] = []
         # They are kept, so that no other code object gets the id of one of them.
 
@@ -45,6 +47,14 @@ class PhaseTable:
         if reader is user_runs and is_compiled(frame.f_code):
             self.compiled.add(id(frame.f_code))
         return reader
+
+    def site_at(self, frame: FrameType) -> Site:
+        """The line that a frame of the user's program is at, whose reader is known."""
+        place = id(frame.f_code), frame.f_lasti
+        site = self._sites.get(place)
+        if site is None:
+            site = self._sites[place] = site_at(frame)
+        return site
 
 
 def says_nothing(reading: Reading, frame: FrameType) -> None:

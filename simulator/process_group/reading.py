@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from ddpsim.simulator.calls import Part, Phase
 
 
-@dataclass(slots=True)
 class Reading:
-    """What the stack has said about a call so far, from the innermost frame outwards."""
+    """What the stack has said about a call so far, from the innermost frame outwards.
 
-    operation: str = ""
-    """Of the call."""
+    A call says two or three of these, so the others stay the class's.
+    """
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        """Of the call."""
+
     phase: Phase | None = None
     owner: Any = None
     """The DDP instance, or whatever object stands for a wrapper."""
