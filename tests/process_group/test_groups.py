@@ -243,7 +243,7 @@ def test_cpp_finds_a_default_backend_in_a_group_as_in_one_of_gloo():
     def program(rank):
         group = dist.group.WORLD
         group._enable_collectives_timing()
-        with pytest.raises(RuntimeError, match="Only ProcessGroupp?NCCL supports waitForPendingWorks"):
+        with pytest.raises(RuntimeError, match=r"Only ProcessGroupp?NCCL supports waitForPendingWorks"):
             dist.ProcessGroup._wait_for_pending_works(group)  # the method of C++
         return group._has_hooks()
 
