@@ -20,7 +20,7 @@ def messages_exchanged(issued: Sequence[Call]) -> tuple[Finding, ...]:
     Told where both sides gave the same tags, each as often, in different orders. Ranks whose tags differ otherwise may
     not mean anything by them, as the backend they are written for does not look.
     """
-    if not any([call.ignored_tag for call in issued]):
+    if not any(call.ignored_tag for call in issued):
         return ()
     sends, receives = _by_way(issued, "send"), _by_way(issued, "recv")
     pairs = [(sends[way], receives[way]) for way in sends.keys() & receives.keys()]
