@@ -10,7 +10,7 @@ import typing
 if typing.TYPE_CHECKING:
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.lookup.registry import registry
-    from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
+    from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, every_rank, finds, odd_one_out, repairs, scenario
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
@@ -23,9 +23,11 @@ _HOMES = {
     "Scenario": "ddpsim.scenarios.model",
     "ShrunkScenario": "ddpsim.scenarios.shrinking.shrinker",
     "Snapshot": "ddpsim.scenarios.training.snapshot",
+    "every_rank": "ddpsim.scenarios.model",
     "explore_scenario": "ddpsim.scenarios.running.exploring",
     "finds": "ddpsim.scenarios.model",
     "load": "ddpsim.scenarios.lookup.loader",
+    "odd_one_out": "ddpsim.scenarios.model",
     "per_rank": "ddpsim.scenarios.pytest_plugin.fixtures",
     "registry": "ddpsim.scenarios.lookup.registry",
     "repairs": "ddpsim.scenarios.model",
@@ -42,9 +44,11 @@ __all__ = [
     "Scenario",
     "ShrunkScenario",
     "Snapshot",
+    "every_rank",
     "explore_scenario",
     "finds",
     "load",
+    "odd_one_out",
     "per_rank",
     "registry",
     "repairs",

@@ -94,6 +94,16 @@ PASSES = Expectation()
 CLEAN = Expectation(is_clean=True)
 
 
+def every_rank(world_size: int) -> Ranks:
+    """Nobody is to blame alone."""
+    return tuple(range(world_size))
+
+
+def odd_one_out(rank: int) -> Callable[[int], Ranks]:
+    """The rank that does something else than the others; of two ranks both, as neither is the minority."""
+    return lambda world_size: (rank,) if world_size > 2 else (0, 1)
+
+
 def finds(
     code: Code,
     ranks: int | Ranks | Callable[[int], Ranks] = (),

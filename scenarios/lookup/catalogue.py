@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ddpsim import Code, UsageError, Verdict
-from ddpsim.scenarios.model import CLEAN, PASSES, TWIN, Expectation, Scenario, finds
+from ddpsim.scenarios.model import CLEAN, PASSES, TWIN, Expectation, Scenario, every_rank, finds, odd_one_out
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +25,10 @@ else:
 PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("zoo", "join")
 _SUFFIXES = (".py", ".toml")
-_NAMES = {"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict, "finds": finds}
+_NAMES = {
+    **{"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict},
+    **{each.__name__: each for each in (every_rank, finds, odd_one_out)},
+}
 """What the arguments of `@scenario` that are shown are made of."""
 _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 

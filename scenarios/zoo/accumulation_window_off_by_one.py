@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 MICRO_BATCHES = 3
 WINDOW = 2
@@ -18,7 +18,7 @@ WINDOW = 2
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["modelscope/FunASR#3472", "huggingface/picotron#5"],
     tags=["reducer", "accumulation", "ddp"],
 )

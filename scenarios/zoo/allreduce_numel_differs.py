@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 CLASSES = 4
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["NVIDIA/nccl#1417", "NVIDIA/nccl#1394", "pytorch/gloo#456", "AdvancedPhotonSource/pty-chi#47"],
     tags=["raw"],
 )

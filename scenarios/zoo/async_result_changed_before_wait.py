@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=every_rank),
     reports=[],
     tags=["raw"],
 )

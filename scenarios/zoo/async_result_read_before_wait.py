@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["NVIDIA/physicsnemo#1761"],
     tags=["raw", "ddp"],
 )

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def next_token(shard: Tensor, token: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def average(score: Tensor) -> float:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["deepspeedai/DeepSpeed#8262", "huggingface/transformers#30150"],
     tags=["loop", "raw"],
 )

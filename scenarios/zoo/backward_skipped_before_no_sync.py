@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
 
 
 class Branches(nn.Module):
@@ -29,7 +29,7 @@ class Branches(nn.Module):
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=[],
     tags=["reducer", "accumulation", "unused", "ddp"],

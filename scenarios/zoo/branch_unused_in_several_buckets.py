@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 BUCKET_SIZE_MEGABYTES = 0.00004
 """So little that each layer has a bucket of its own."""
@@ -45,7 +45,7 @@ def train(no_picture: Tensor | None, rank: int) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#20125", "facebookresearch/fairseq2#484"],
     tags=["reducer", "ddp"],
 )

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
@@ -42,7 +42,7 @@ def reduce(parameter: torch.Tensor) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
     reports=["deepspeedai/DeepSpeed#2343", "pytorch/pytorch#64629"],
     tags=["reducer", "hooks", "oracle"],
     reference=alone,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 class RandomFeatures(torch.nn.Module):
@@ -40,7 +40,7 @@ def train(model: torch.nn.Module) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=["pytorch/pytorch#111138", "pytorch/pytorch#178054", "pytorch/pytorch#63916"],
     tags=["ddp", "buffers"],
 )

@@ -9,12 +9,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_DTYPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#60237"],
     tags=["raw", "hooks", "ddp"],
 )

@@ -13,7 +13,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 Errors = dict[int | torch.Tensor, torch.Tensor]
 
@@ -46,7 +46,7 @@ def train(parts_of: Callable[[Any], Errors]) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["pytorch/pytorch#51427"],
     tags=["ddp", "hooks", "reducer"],
 )

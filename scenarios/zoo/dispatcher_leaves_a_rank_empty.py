@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
@@ -56,7 +56,7 @@ def train(rank: int, *, drop_last: bool) -> Snapshot:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["huggingface/accelerate#209"],
     tags=["ddp", "loop", "oracle"],
     reference=alone,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def validation_loss(rank: int, epoch: int) -> float:
@@ -19,7 +19,7 @@ def validation_loss(rank: int, epoch: int) -> float:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=[
         "Lightning-AI/pytorch-lightning#379",
         "ultralytics/yolov5#8345",

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
@@ -45,7 +45,7 @@ def train(rank: int, scale: float) -> Snapshot:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
     reports=["mlfoundations/open_clip#616", "texttron/tevatron#30", "lightly-ai/lightly#1977", "ShiqiYu/OpenGait#36"],
     tags=["ddp", "oracle"],
     reference=alone,

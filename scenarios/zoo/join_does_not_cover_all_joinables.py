@@ -9,13 +9,13 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    under_ddp=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
+    under_ddp=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["pytorch/pytorch#54318", "pytorch/tutorials#1610"],
     tags=["ddp", "join"],
 )

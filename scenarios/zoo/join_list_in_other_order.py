@@ -10,7 +10,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def models(rank: int) -> tuple[DistributedDataParallel, DistributedDataParallel]:
@@ -21,8 +21,8 @@ def models(rank: int) -> tuple[DistributedDataParallel, DistributedDataParallel]
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    under_ddp=finds(Code.MISMATCH_DTYPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
+    under_ddp=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     reports=[],
     tags=["ddp", "join"],
 )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
 
 
 class Centred(torch.nn.Module):
@@ -39,7 +39,7 @@ def train(rank: int, *, ends_together: bool) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#57448", "pytorch/pytorch#38174", "Lightning-AI/pytorch-lightning#3325"],
     tags=["ddp", "join"],

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
 
 
 def network() -> torch.nn.Module:
@@ -38,7 +38,7 @@ def average_statistics(model: Any, *, when: str) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_DTYPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#65436", "pytorch/pytorch#64513"],
     tags=["ddp", "join", "buffers", "hooks"],

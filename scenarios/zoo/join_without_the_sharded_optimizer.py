@@ -10,7 +10,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def train(rank: int, *, joins_optimizer: bool) -> None:
@@ -27,7 +27,7 @@ def train(rank: int, *, joins_optimizer: bool) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#54318"],
     tags=["ddp", "join", "optimizer"],

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
 
 
 def train(*, resumes: bool) -> None:
@@ -27,7 +27,7 @@ def train(*, resumes: bool) -> None:
     about=__doc__,
     expected=finds(
         Code.MISMATCH_OPERATION,
-        ranks=lambda world_size: (1,) if world_size > 2 else (0, 1),
+        ranks=odd_one_out(1),
         shows=4,
         otherwise=CLEAN,
     ),

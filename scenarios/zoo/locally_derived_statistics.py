@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 def trained(rank: int) -> tuple[DistributedDataParallel, torch.nn.Module]:
@@ -33,7 +33,7 @@ def trained(rank: int) -> tuple[DistributedDataParallel, torch.nn.Module]:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=[
         "NCAR/miles-credit#394",
         "Megvii-BaseDetection/YOLOX#1176",

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def train(rank: int, scale: float) -> None:
@@ -28,7 +28,7 @@ def train(rank: int, scale: float) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#136009"],
     tags=["ddp", "optimizer"],
 )

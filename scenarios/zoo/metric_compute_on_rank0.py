@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 class Accuracy:
@@ -31,7 +31,7 @@ class Accuracy:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (0,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(0)),
     reports=["Lightning-AI/torchmetrics#938", "Lightning-AI/torchmetrics#2684", "huggingface/accelerate#2785"],
     tags=["control-flow", "raw"],
 )

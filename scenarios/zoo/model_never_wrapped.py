@@ -7,12 +7,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.UNCHECKED, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.UNCHECKED, ranks=every_rank),
     reports=[],
     tags=["ddp"],
     check="replicas",

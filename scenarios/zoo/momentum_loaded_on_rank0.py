@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def load_momentum(optimizer: torch.optim.Optimizer) -> None:
@@ -21,7 +21,7 @@ def load_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: (0,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(0)),
     reports=["vllm-project/speculators#926"],
     tags=["wrapping", "optimizer", "ddp"],
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
@@ -54,7 +54,7 @@ def train(rank: int, *, decided_by_all: bool) -> Snapshot:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["ecmwf/WeatherGenerator#2724", "ecmwf/WeatherGenerator#2718"],
     tags=["ddp", "control-flow", "oracle"],
     reference=alone,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def batch(rank: int, step: int) -> Tensor:
@@ -21,7 +21,7 @@ def batch(rank: int, step: int) -> Tensor:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     reports=[
         "pytorch/audio#3749",
         "NVIDIA-NeMo/Automodel#2468",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def batch(rank: int, step: int) -> Tensor:
@@ -25,7 +25,7 @@ def network() -> torch.nn.Module:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["pytorch/audio#3749", "Lightning-AI/pytorch-lightning#19918"],
     tags=["ddp", "control-flow", "buffers"],
 )

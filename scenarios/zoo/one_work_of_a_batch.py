@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 def exchange(rank: int) -> list[dist.Work]:
@@ -25,7 +25,7 @@ def exchange(rank: int) -> list[dist.Work]:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=every_rank),
     reports=["pytorch/pytorch#132644", "pytorch/pytorch#152938"],
     tags=["point-to-point", "pipeline"],
 )

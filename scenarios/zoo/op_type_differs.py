@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#72843", "pytorch/pytorch#79901", "deepspeedai/DeepSpeed#8262"],
     tags=["raw", "control-flow"],
 )

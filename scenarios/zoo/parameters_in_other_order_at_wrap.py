@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 class Autoencoder(torch.nn.ModuleDict):
@@ -37,8 +37,8 @@ def train(rank: int, names: list[str]) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    under_ddp=finds(Code.RANK_ERROR, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
+    under_ddp=finds(Code.RANK_ERROR, ranks=odd_one_out(1)),
     reports=[],
     tags=["wrapping", "ddp"],
 )

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 def train(rank: int, *, is_partial: bool) -> None:
@@ -27,7 +27,7 @@ def train(rank: int, *, is_partial: bool) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["NVIDIA/Megatron-LM#7452"],
     tags=["dtensor", "optimizer"],
 )

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_REDUCTION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)),
     reports=[],
     tags=["raw", "ddp"],
 )

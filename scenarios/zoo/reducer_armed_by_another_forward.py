@@ -8,13 +8,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
-    under_ddp=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
+    under_ddp=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["meta-pytorch/torchrec#4758", "pytorch/pytorch#59359"],
     tags=["reducer", "accumulation", "ddp"],
 )

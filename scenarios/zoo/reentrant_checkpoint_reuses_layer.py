@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 class Recurrent(torch.nn.Module):
@@ -32,7 +32,7 @@ class Recurrent(torch.nn.Module):
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=[
         "pytorch/pytorch#24005",
         "huggingface/trl#835",

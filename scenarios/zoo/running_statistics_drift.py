@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 def trained(rank: int) -> DistributedDataParallel:
@@ -27,7 +27,7 @@ def trained(rank: int) -> DistributedDataParallel:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=[
         "pytorch/pytorch#13711",
         "huggingface/pytorch-image-models#110",

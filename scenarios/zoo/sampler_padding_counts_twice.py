@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot
 
 
@@ -38,7 +38,7 @@ def alone(world_size: int) -> Snapshot:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=["pytorch/pytorch#25162", "huggingface/accelerate#540"],
     tags=["oracle"],
     reference=alone,

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def validation_loss(rank: int, epoch: int) -> torch.Tensor:
@@ -19,7 +19,7 @@ def validation_loss(rank: int, epoch: int) -> torch.Tensor:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     reports=["rmchurch/disruptcnn#3"],
     tags=["ddp", "optimizer"],
 )

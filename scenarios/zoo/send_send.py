@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DEADLOCK_CYCLE, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DEADLOCK_CYCLE, ranks=every_rank),
     reports=["NVIDIA/nccl#479", "pytorch/pytorch#11275"],
     tags=["point-to-point", "cycle"],
 )

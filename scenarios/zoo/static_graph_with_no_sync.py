@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
 
 
 def train(rank: int, *, is_static: bool) -> None:
@@ -22,7 +22,7 @@ def train(rank: int, *, is_static: bool) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#187732", "huggingface/accelerate#3679"],
     tags=["reducer", "accumulation", "ddp"],

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
 
 
 class ValueAndUncertainty(torch.nn.Module):
@@ -27,7 +27,7 @@ class ValueAndUncertainty(torch.nn.Module):
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#79171", "pytorch/pytorch#97030"],
     tags=["reducer", "ddp"],

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 class Centred(torch.nn.Module):
@@ -42,7 +42,7 @@ def train(rank: int, *, goes_back: bool) -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#44957", "pytorch/pytorch#38174", "pytorch/pytorch#22192", "pytorch/pytorch#74944"],
     tags=["ddp", "buffers"],
 )

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
@@ -43,7 +43,7 @@ def alone(world_size: int) -> Snapshot:
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=["pytorch/pytorch#22192"],
     tags=["buffers", "oracle"],
     reference=alone,

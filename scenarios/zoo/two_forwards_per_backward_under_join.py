@@ -8,12 +8,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     reports=[],
     tags=["ddp", "join"],

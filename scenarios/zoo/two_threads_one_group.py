@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
 
 
 def train() -> None:
@@ -27,9 +27,7 @@ def report() -> None:
 
 @scenario(
     about=__doc__,
-    expected=finds(
-        Code.MISMATCH_SHAPE, ranks=lambda world_size: (0,) if world_size > 2 else (0, 1), shows=7, otherwise=CLEAN
-    ),
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(0), shows=7, otherwise=CLEAN),
     reports=[],
     tags=["raw", "control-flow"],
 )

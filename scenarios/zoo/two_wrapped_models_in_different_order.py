@@ -8,12 +8,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#18953", "Lightning-AI/pytorch-lightning#20866"],
     tags=["reducer", "ddp"],
 )

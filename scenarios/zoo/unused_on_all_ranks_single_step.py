@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
 
 
 class WithAuxiliaryHead(torch.nn.Module):
@@ -28,7 +28,7 @@ class WithAuxiliaryHead(torch.nn.Module):
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["pytorch/pytorch#128949", "pytorch/pytorch#112152"],
     tags=["reducer", "ddp"],
 )
