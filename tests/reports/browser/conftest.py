@@ -25,16 +25,18 @@ def pytest_itemcollected(item):
     item.add_marker(pytest.mark.tier("ci"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
-    """One for each module: playwright keeps an event loop in its thread, which other tests should not meet."""
+    """One for this folder: playwright keeps an event loop in its thread, which other tests should not meet."""
     try:
         from playwright import sync_api  # not before: it takes a second, and each worker imports this file
     except ImportError:
         do_without("playwright is missing (of the extra dev)")
     do_without(missing("chromium"))
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
         yield chromium
         chromium.close()
 
@@ -127,7 +129,7 @@ def centre(box):
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def usual_page(browser):
     """A tab for all tests that want nothing special."""
     page = browser.new_page(**SIZE)
