@@ -7,14 +7,11 @@ it. `advance.py` says who may compute before.
 from __future__ import annotations
 
 import select
-import sys
 import time
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.debugging.director import Director
-from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
@@ -40,9 +37,6 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.process_group.call_hazards import CallHazards
-from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
-from ddpsim.simulator.process_group.wrapper import WrapperKey
 from ddpsim.simulator.rank_processes.advance import Advance
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Known
@@ -52,24 +46,19 @@ from ddpsim.simulator.rank_processes.messages import (
     Ask,
     AwaitTurn,
     Broke,
-    ChangedInFlight,
     Count,
     CountTasks,
     GiveUpRequest,
     LatestStep,
     Post,
-    ReadInFlight,
-    ReplicaMoved,
-    ReplicaSeen,
-    ReplicasLeft,
     Say,
     Seen,
     Tell,
     Turn,
     Watch,
-    Written,
 )
 from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.told import Telling, Told
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
 _DELIVERED = Delivered()
@@ -99,23 +88,11 @@ class Coordinator:
         `are_programs`: a rank that ends its process with status 0 has done what it had to do, as for torchrun.
         `director` is that of a run that is debugged from its beginning.
         """
-        self.hazards = CallHazards(len(children))
+        self.told = Told(len(children))
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
-        self.changed: list[Call] = []
-        """Those whose tensors their owner changed before it had waited."""
-        self.read: list[ReadEarly] = []
-        """Those whose tensors their owner read before it had waited."""
-        self.shared: list[Call] = []
-        """Those that share memory with one in flight."""
-        self._steps: dict[tuple[str, int], int] = {}
-        """The latest step of each wrapper, by the label of its group and its number there."""
-        replicas: dict[WrapperKey, dict[int, ReplicaMoved]] = {}
-        self._replicas = replicas
-        """Where each wrapper stands on each rank that has told."""
-        self.judge = ReplicaJudge(lambda key: tuple(replicas.get(key, {}).values()))  # which does not keep us alive
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
         """How the processes of ranks ended that did not say so themselves."""
@@ -126,14 +103,7 @@ class Coordinator:
         self._presses = 0
         """Of Ctrl-C, that were heeded."""
         self._inboxes = [Inbox(child) for child in children]
-        self._desk = DebuggerDesk(
-            kernel,
-            self._inboxes,
-            clock=self._watchdog.clock,
-            ctrl_c=ctrl_c,
-            director=director,
-            forward=self._forward,
-        )
+        self._desk = DebuggerDesk(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
         self._posted = PostedCalls(self._inboxes, move_data)
         self._advance = Advance(kernel, is_allowed=runs_ahead)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
@@ -209,7 +179,7 @@ class Coordinator:
     def _move(self, move: Move) -> Answer:
         calls = self._posted.of(move)
         if calls[0].peer is None:
-            self.hazards.slot_filled(calls)
+            self.told.hazards.slot_filled(calls)
         answer = self._kernel.reply(self._posted.move(move))
         for rank, _ in move.calls:
             if rank != self._me.rank_number:
@@ -263,15 +233,11 @@ class Coordinator:
         elif isinstance(message, CountTasks):
             self._send(Count(self._kernel.run.started))
         elif isinstance(message, LatestStep):
-            self._send(Count(self._steps.get((message.group, message.wrapper), 0)))
+            self._send(Count(self.told.latest_step(message.group, message.wrapper)))
         elif isinstance(message, Watch):
             self._send(Seen(mine.completions.watch(message.handle)))
-        elif isinstance(message, (ReplicaMoved, ReplicaSeen, ReplicasLeft)):
-            self._judge(message)
-        elif isinstance(message, ChangedInFlight):
-            (self.shared if message.by_call else self.changed).append(message.call)
-        elif isinstance(message, ReadInFlight):
-            self.read.append(message.read)
+        elif isinstance(message, Telling):
+            self.told.note(message)
         elif isinstance(message, GiveUpRequest):
             self._kernel.drop()
         elif isinstance(message, Broke):
@@ -312,7 +278,7 @@ class Coordinator:
 
     def _serve_at_once(self, request: Request) -> None:
         if isinstance(request, Returned):
-            self.hazards.rank_ended()
+            self.told.hazards.rank_ended()
         self._kernel.handle(request)
 
     def _finish(self, request: Finish) -> Answer:
@@ -324,26 +290,13 @@ class Coordinator:
         return answer
 
     def _post(self, message: Post) -> None:
-        me, (group, origin) = self._me, (message.call.group, message.call.origin)
-        if origin.wrapper is not None and origin.step is not None:
-            wrapper = group, origin.wrapper
-            self._steps[wrapper] = max(origin.step, self._steps.get(wrapper, 0))
+        me = self._me
         self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
-        self.hazards.issued.append((message.call, me.number))
-        for name in message.names:
-            self.hazards.name(message.call, name)
+        self.told.posted(message, me.number)
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._move(answer)
         # Anything else than GoOn its next request is answered by, too.
-
-    def _judge(self, message: ReplicaMoved | ReplicaSeen | ReplicasLeft) -> None:
-        if isinstance(message, ReplicaMoved):
-            self._replicas.setdefault(message.key, {})[message.rank] = message
-        elif isinstance(message, ReplicaSeen):
-            self.judge.look(message.look)
-        else:
-            self.judge.returned(message.rank, message.left, message.exchanged)
 
     def _break_off(self, message: Broke) -> None:
         life = self._kernel.run.life
@@ -361,7 +314,7 @@ class Coordinator:
             return None
         if self._are_programs and child.has_exited_well():
             self._left.add(child.rank)
-            self.hazards.rank_ended()
+            self.told.hazards.rank_ended()
             return self._kernel.lose(rank, None)
         self.lost[child.rank] = child.how_it_ended()
         if self._kernel.run.life.phase is Phase.RUNNING:
@@ -379,12 +332,12 @@ class Coordinator:
             ready = self._poll.poll(_WATCH_SECONDS * 1000)
             self._heed_ctrl_c()
             if not ready:
-                self._forward(mine)
+                mine.forward_output()
                 self._watchdog.look(self._me, mine.child, since)
             for file, _ in ready:
                 self._read(self._by_file[file])
         entry = mine.entries.popleft()
-        self._forward(mine, entry.written)
+        mine.forward_output(entry.written)
         return entry
 
     def _read(self, inbox: Inbox) -> None:
@@ -408,17 +361,6 @@ class Coordinator:
         if self._presses > 1:
             for child in self._children:
                 child.kill()
-
-    def _forward(self, inbox: Inbox, until: Written | None = None) -> None:
-        """Let the caller's own streams have what the rank has written to its, until then if it is not all."""
-        if inbox.is_astray:
-            inbox.child.skip_output(until or Written(0, 0))
-            return
-        for stream, text in zip((sys.stdout, sys.stderr), inbox.child.new_output(until), strict=True):
-            if text and not stream.closed:
-                encoding = stream.encoding or "utf-8"
-                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-                stream.flush()
 
     def collect(self) -> None:
         """Wait for the last words of all ranks, and for the ends of their processes."""
@@ -444,4 +386,4 @@ class Coordinator:
     def forward_output(self) -> None:
         """Let the caller's own streams have all that is left of what the ranks have written."""
         for inbox in self._inboxes:
-            self._forward(inbox)
+            inbox.forward_output()

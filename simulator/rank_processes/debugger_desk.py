@@ -6,7 +6,7 @@ import re
 import select
 import sys
 from bdb import BdbQuit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddpsim.simulator.calls import Site
@@ -55,12 +55,8 @@ class DebuggerDesk:
         clock: Stopwatch,
         ctrl_c: CtrlC,
         director: Director | None,
-        forward: Callable[[Inbox], None],
     ) -> None:
-        """`clock` is that of the limits; `forward` lets a rank's own output be seen before what is said here.
-
-        `director` is that of a run that is debugged from its beginning.
-        """
+        """`clock` is that of the limits, and `director` that of a run that is debugged from its beginning."""
         self._kernel = kernel
         self._inboxes = inboxes
         self._clock = clock
@@ -69,7 +65,6 @@ class DebuggerDesk:
         self._read = read_line if director is None else director.read
         if director is not None:
             director.stage = self
-        self._forward = forward
         self._streams: Streams | None = None
 
     def serve(self, inbox: Inbox) -> Looked | None:
@@ -87,10 +82,10 @@ class DebuggerDesk:
         elif isinstance(message, Closed):
             self._clock.go_on()
         elif isinstance(message, Show):
-            self._forward(inbox)
+            inbox.forward_output()
             show(message.text, self._terminal())
         elif isinstance(message, ReadLine):
-            self._forward(inbox)
+            inbox.forward_output()
             inbox.answer(self._typed(message.text))
         elif isinstance(message, Tell):
             inbox.answer(self._told(inbox, message))
@@ -179,7 +174,7 @@ class DebuggerDesk:
     def stop(self, rank: int, header: str) -> None:
         """Let a debugger have the word in a rank, which waits for an answer, until it lets the program go on."""
         for inbox in self._inboxes:
-            self._forward(inbox)
+            inbox.forward_output()
         show(f"{header}\n", self._terminal())
         then, here = f"rank {rank}", f"rank {rank}"
         while then.startswith("rank "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from contextlib import suppress
 
@@ -86,6 +87,17 @@ class Inbox:
     def is_lost(self) -> bool:
         """True if its process is gone, and nothing that it said is left to be heard."""
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
+
+    def forward_output(self, until: Written | None = None) -> None:
+        """Let the caller's own streams have what the rank has written to its, until then if it is not all."""
+        if self.is_astray:
+            self.child.skip_output(until or Written(0, 0))
+            return
+        for stream, text in zip((sys.stdout, sys.stderr), self.child.new_output(until), strict=True):
+            if text and not stream.closed:
+                encoding = stream.encoding or "utf-8"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                stream.flush()
 
     def answer(self, turn: object) -> None:
         """Say something to the rank."""

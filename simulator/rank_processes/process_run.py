@@ -107,7 +107,7 @@ class ProcessRun:
     @property
     def compared(self) -> Counter[str]:
         """How often replicas were compared, by group."""
-        return self._coordinator.judge.compared
+        return self._coordinator.told.judge.compared
 
     def returns(self, *, has_failed: bool) -> tuple[Any, ...]:
         """What the program of each rank returned.
@@ -127,19 +127,14 @@ class ProcessRun:
         unwaited = [
             call for each in self._children if self._has_returned(each) and each.ended for call in each.ended.unwaited
         ]
-        every = (*self._kernel.run.findings, *self._coordinator.judge.findings())
+        every = (*self._kernel.run.findings, *self._coordinator.told.judge.findings())
         found = sorted(every, key=lambda finding: finding.code.value.startswith("hazard."))
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
         return (
             *outcome.raised({**{rank: self._raised(rank) for rank in self._coordinator.raisers}, **left}),
             *led_by(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
-            *self._coordinator.hazards.findings(
-                unwaited=unwaited,
-                changed=self._coordinator.changed,
-                shared=self._coordinator.shared,
-                read=self._coordinator.read,
-            ),
+            *self._coordinator.told.hazards_found(unwaited),
         )
 
     # --- inside -------------------------------------------------------------------------------------------------------
