@@ -8,9 +8,10 @@ came before, and less often than they did.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import Snapshot
@@ -38,11 +39,27 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
 
 
 def left_for_messages(snapshot: Snapshot, reading: Reading) -> dict[int, Call]:
-    """The messages of ranks that others wait for in a loop's collective, to which they came less often; by rank."""
+    """The messages of ranks that others wait for in a loop's collective, to which they came less often; by rank.
+
+    A message of a line that had some before is of the loop itself, and a function that communicates may be called from
+    other lines than the loop's.
+    """
     calls = {rank: next(iter(snapshot.ranks[rank].calls), None) for rank in reading.victims}
-    collectives = [call for call in calls.values() if call is not None and not call.is_point_to_point]
-    messages = {rank: call for rank in reading.cycle if (call := calls[rank]) is not None and call.is_point_to_point}
-    return {rank: messages[rank] for rank in behind(collectives, snapshot.issued, tuple(messages))}
+    waiting = [call for call in calls.values() if call is not None]
+    collectives = [call for call in waiting if not call.is_point_to_point]
+    lines = {_line(call) for call in collectives}
+    of_loops = [each for each in snapshot.issued if each.origin.phase is not Phase.USER or _line(each) in lines]
+    times = Counter((each.rank, _line(each)) for each in snapshot.issued)
+    messages = {
+        call.rank: call
+        for call in waiting
+        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, _line(call)] == 1
+    }
+    return {rank: messages[rank] for rank in behind(collectives, of_loops, tuple(messages))}
+
+
+def _line(call: Call) -> tuple[Site, Site | None]:
+    return call.site, call.caller
 
 
 def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:

@@ -76,6 +76,42 @@ def test_a_rank_that_never_came_to_the_collective_may_have_it_in_another_place()
     assert labelled(finding, "cause")[0].startswith("each rank of the cycle waits in a call that the next one reaches")
 
 
+def skips_a_send(rank):
+    for step in range(4):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            dist.recv(torch.zeros(1), 1)
+        elif step != 2:
+            dist.send(torch.ones(1), 0)
+
+
+def a_cycle_in_no_loop(program):
+    (finding,) = simulate(program, 2).findings
+    assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
+    assert labelled(finding, "counts") == []
+    assert labelled(finding, "cause")[0].startswith("each rank of the cycle waits in a call that the next one reaches")
+
+
+def test_a_rank_that_receives_in_each_step_has_not_left_the_loop():
+    a_cycle_in_no_loop(skips_a_send)
+
+
+def test_a_function_that_is_called_in_a_loop_may_be_called_after_it_too(tmp_path):
+    names = {"dist": dist}
+    exec(compile("def mean(tensor):\n    dist.all_reduce(tensor)\n", str(tmp_path / "kit.py"), "exec"), names)
+
+    def program(rank):
+        for _ in range(4):
+            names["mean"](torch.ones(1))
+        if rank == 0:
+            dist.recv(torch.zeros(1), 1)
+        names["mean"](torch.ones(1))
+        if rank == 1:
+            dist.send(torch.ones(1), 0)
+
+    a_cycle_in_no_loop(program)
+
+
 @pytest.mark.parametrize("times", [(1, 0), (1, 1)])
 def test_no_loop_is_counted_where_there_is_none(times):
     result = simulate(lambda rank: reduces(rank, times=times), 2)
