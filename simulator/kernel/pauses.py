@@ -8,7 +8,7 @@ from ddpsim.simulator.kernel.answers import Deliver
 from ddpsim.simulator.kernel.endings import out_of_polls, out_of_steps
 from ddpsim.simulator.kernel.requests import Block, Checkpoint, Poll, ReadClock, Sleep
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change, State
+from ddpsim.simulator.kernel.states import Change, State, state_after
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.slots import call_object
@@ -111,7 +111,7 @@ class Pauses:
         if timeout_seconds is not None:
             run.clock.set_alarm(me.number, timeout_seconds)
         me.wait = wait
-        me.change(_WAIT)
+        me.state = state_after((me.state, _WAIT))
         turns.disable(me)
         successor = turns.next_enabled(me.number)
         if successor is None:

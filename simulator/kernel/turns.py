@@ -28,7 +28,8 @@ from ddpsim.simulator.policies.round_robin import RoundRobin
 
 # A member of an enum takes longer to look up than a global, and these are looked up at each context switch.
 _RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
-_WAKE = Change.WAKE
+_WAKE, _RANK = Change.WAKE, ChoiceKind.RANK
+_new = tuple.__new__
 
 _MOST_TIMER_ROUNDS = 10_000
 """So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
@@ -125,7 +126,8 @@ class Turns:
         if (self._is_choosy or is_overdue) and len(enabled) > 1:
             here = bisect_left(enabled, successor) + is_overdue
             choice = self._choose_task(successor, here)
-            self.check(me)  # the policy may have failed
+            if run.life.phase is not _RUNNING:  # the policy has failed
+                raise RequestEnded
             successor = enabled[(here + choice) % len(enabled)]
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
@@ -246,11 +248,16 @@ class Turns:
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
         """Ask the policy, and write what it chose into the schedule. One option is no choice."""
-        if not self._is_choosy or len(options) < 2:
-            return 0
+        count = len(options)
+        return self._ask(kind, number, options, count) if self._is_choosy and count > 1 else 0
+
+    def _ask(self, kind: ChoiceKind, number: int, options: Sequence[int], count: int) -> int:
         try:
-            point = ChoicePoint(kind, self._run.steps, number, self._numbered)
-            choice = self._checked(self._policy.choose(point, options), options)
+            # As ChoicePoint(...) makes it, in half the time: there is one at each context switch, and more.
+            point = _new(ChoicePoint, (kind, self._run.steps, number, self._numbered))
+            choice = self._policy.choose(point, options)
+            if type(choice) is not int or not 0 <= choice < count:
+                choice = self._checked(choice, count)
         except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
             running = self._run.running
             self._run.life.break_off(error, None if running is None else running.rank.rank)
@@ -258,22 +265,23 @@ class Turns:
         self.choices.append(choice)
         return choice
 
-    def _checked(self, choice: object, options: Sequence[int]) -> int:
+    def _checked(self, choice: object, count: int) -> int:
         try:
             index = operator.index(choice)  # type: ignore[arg-type]
         except TypeError:
             index = -1
-        if not 0 <= index < len(options):
+        if not 0 <= index < count:
             raise UsageError(
-                f"policy {type(self._policy).__name__} answered {choice!r}, expected 0 to {len(options) - 1}: "
+                f"policy {type(self._policy).__name__} answered {choice!r}, expected 0 to {count - 1}: "
                 "choose() returns an index into options"
             )
         return index
 
     def _choose_task(self, number: int, start: int) -> int:
-        if not self._is_choosy:
+        count = len(self._enabled)
+        if not self._is_choosy or count < 2:
             return 0
-        return self.choose(ChoiceKind.RANK, number, EnabledRanks(self._enabled, start))
+        return self._ask(_RANK, number, EnabledRanks(self._enabled, start), count)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 
