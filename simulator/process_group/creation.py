@@ -8,10 +8,10 @@ backend.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import distributed_c10d
@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
-from ddpsim.simulator.process_group.argument_rules import has_nccl, rules_of
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice, has_nccl, rules_of
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.meshes import dimension_of, grid_being_made
@@ -41,6 +41,24 @@ _NAME_LENGTH = 8
 """How much of a name made by hashing (use_local_synchronization) is shown."""
 
 
+class AskedFor(NamedTuple):
+    """A backend that a group is asked for with, and what follows from that."""
+
+    backend: str
+    has_nccl: bool
+    answering: str
+    """Which of the backends answers for the group."""
+    config: str
+    """As torch keeps it."""
+    rules: RulesByDevice
+
+
+def asked_for(backend: str) -> AskedFor:
+    """What follows from it as torch's backends are now, to which a program may add."""
+    config = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
+    return AskedFor(backend, has_nccl(backend), _default_backend(backend), config, rules_of(backend))
+
+
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
@@ -53,9 +71,10 @@ class GroupMaker:
         phases = PhaseTable()
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
         self.through_torch = ThroughTorch()
-        self._made: list[Counter[str]] = [Counter() for _ in range(host.world_size)]
+        self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
         self._has_made_nccl = [False] * host.world_size
         """By rank: it has a group on NCCL, so that one without has another backend."""
+        self._gloo = asked_for("gloo")
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
 
@@ -64,7 +83,7 @@ class GroupMaker:
         world = distributed_c10d._world
         label = self._label("0", DEFAULT_GROUP, self._everybody, rank)
         group = self._make(
-            "0", label, self._everybody, rank, "gloo", self.new_store("default_pg/0/"), description="default_pg"
+            "0", label, self._everybody, rank, self._gloo, self.new_store("default_pg/0/"), description="default_pg"
         )
         world.default_pg = group
         world.pg_group_ranks[group] = self._same_rank
@@ -110,7 +129,7 @@ class GroupMaker:
             else distributed_c10d.PrefixStore(f"{name}/", store)
         )
         group = self._make(
-            name, label, members, rank, backend, prefix, timeout=timeout, description=description, tag=tag
+            name, label, members, rank, asked_for(backend), prefix, timeout=timeout, description=description, tag=tag
         )
         if device is not None:
             group.bound_device_id = device
@@ -148,9 +167,8 @@ class GroupMaker:
         proposed = self._of_mesh(description, members, rank) or _proposed_label(name, description)
         label = self._label(name, proposed, members, rank)
         store = self.new_store(f"{name}/")
-        group = self._make(
-            name, label, members, rank, backend or parent_backend, store, timeout=timeout, description=description
-        )
+        asked = asked_for(backend or parent_backend)
+        group = self._make(name, label, members, rank, asked, store, timeout=timeout, description=description)
         group.bound_device_id = parent.bound_device_id
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
@@ -216,7 +234,7 @@ class GroupMaker:
         label: str,
         members: tuple[int, ...],
         rank: int,
-        backend: str,
+        asked: AskedFor,
         store: Any,
         *,
         timeout: timedelta | None = None,
@@ -232,24 +250,24 @@ class GroupMaker:
                 label=label,
                 members=members,
                 rank=rank,
-                has_nccl=has_nccl(backend),
+                has_nccl=asked.has_nccl,
                 poisons=self._poisons,
                 through_torch=self.through_torch,
-                is_beside_nccl=not has_nccl(backend) and self._has_made_nccl[rank],
+                is_beside_nccl=not asked.has_nccl and self._has_made_nccl[rank],
                 semantics=self._semantics,
             ),
             self.through_torch,
-            rules=rules_of(backend),
+            rules=asked.rules,
             name=name,
             description=description or "undefined",
             store=store,
-            backend_name=_default_backend(backend),
+            backend_name=asked.answering,
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
-        self._has_made_nccl[rank] |= has_nccl(backend)
-        world.pg_map[group] = (backend, store)
+        self._has_made_nccl[rank] |= asked.has_nccl
+        world.pg_map[group] = (asked.backend, store)
         world.pg_names[group] = name
-        world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
+        world.pg_backend_config[group] = asked.config
         torch._C._distributed_c10d._register_process_group(name, group)  # type: ignore[arg-type]
         if not tag:
             world.tags_to_pg.setdefault("", []).append(group)

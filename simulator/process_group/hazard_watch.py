@@ -303,6 +303,8 @@ class HazardWatch:
 
     def _unmark(self, rank: int) -> None:
         """Leave no number in memory, which somebody may take without writing to it."""
+        if not self.has_poisoned:
+            return
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
                 each.pending.poisoned.unmark()

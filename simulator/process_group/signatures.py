@@ -17,7 +17,8 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
 
 
 _REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__members__.items()}
-"""An enum of pybind11 compares all of its members to tell the name of one."""
+"""By the hash of an operation, which is its number (c10d/init.cpp): its `op` is an enum of pybind11, which is made for
+who asks, and compares all of its members to tell the name of one."""
 
 
 def shapes_of(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
@@ -48,7 +49,7 @@ def reduction_of(opts: Any) -> tuple[str, Any]:
     operation: Any = opts.reduceOp
     if not isinstance(operation, ReduceOp):
         return operation.name, None
-    name = _REDUCTION_NAMES[operation.op.value]  # type: ignore[attr-defined]
+    name = _REDUCTION_NAMES[hash(operation)]
     if name != "PREMUL_SUM":
         return name, None
     # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.

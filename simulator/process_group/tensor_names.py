@@ -10,7 +10,7 @@ often enough, it is not looked for any more.
 from __future__ import annotations
 
 import sys
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
@@ -55,8 +55,8 @@ class TensorNames:
     """Looks for the names of one rank's tensors."""
 
     def __init__(self) -> None:
-        self._misses: Counter[tuple[int, int]] = Counter()
-        self._found: Counter[tuple[int, int]] = Counter()
+        self._misses: dict[tuple[int, int], int] = defaultdict(int)
+        self._found: dict[tuple[int, int], int] = defaultdict(int)
         self._codes: dict[int, CodeType] = {}
         """By id, as the hash of a code takes longer than all else here; kept, so that an id means one code."""
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
