@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -75,8 +75,19 @@ def run_once(
             "simulate was called while another simulation runs in this process, expected one at a time: "
             "let the first one end, or use another process"
         )
+    try:
+        # Around all of it, so that nothing but the result is left when the collector is as it was again.
+        has_processes = options.isolation_of(program) == "process"
+        with nullcontext() if has_processes else fewer_collections(world_size):
+            return _run(program, world_size, options, policy=policy, budget=budget)
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+def _run(
+    program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
+) -> Result:
     with ExitStack() as stack:
-        stack.callback(_ONE_AT_A_TIME.release)
         processes = None
         if options.isolation_of(program) == "process":
             from ddpsim.simulator.process_ranks import process_ranks
@@ -99,8 +110,7 @@ def run_once(
         if processes is not None:
             ran = processes.run(kernel, mover, options, director)
         else:
-            with fewer_collections(world_size):
-                ran = _as_threads(program, kernel, mover, options, director)
+            ran = _as_threads(program, kernel, mover, options, director)
     schedule = Schedule(kernel.choices, options.identity, options.start)
     options = options._replace(poison=ran.has_poisoned)
     result = Result(
@@ -210,7 +220,7 @@ def _as_threads(
         host, make_judge=make_judge if options.check else None, poisons=options.poison, semantics=options.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
-    _run(execution, backend, shared, LatePdb(place))
+    _run_threads(execution, backend, shared, LatePdb(place))
     return Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
@@ -220,7 +230,7 @@ def _as_threads(
     )
 
 
-def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugger: LatePdb) -> None:
+def _run_threads(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugger: LatePdb) -> None:
     """Run with everything in place that a rank's program sees, and take it away again."""
     host = execution.host
     virtual_time = VirtualTime(

@@ -49,7 +49,7 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """Fail over unknown over pass."""
-        return combine(self.findings)
+        return combine(self.findings) if self.findings else Verdict.PASS
 
     @property
     def joins(self) -> tuple[Joining, ...]:

@@ -15,7 +15,7 @@ import multiprocessing.process
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from types import CodeType, FunctionType
@@ -42,10 +42,8 @@ class SharedProcess:
         """`running_rank` is the rank whose thread asks; None outside ranks."""
         self._running_rank = running_rank
         self._loaded_before = sys.modules.keys() & _LIBRARIES
-        program = inspect.unwrap(program)
-        self._used = _libraries_used_by(program)
-        self._named = frozenset(_libraries_imported_by(program))
-        """Those that it imports as it runs, which an earlier run may have done."""
+        self._program = inspect.unwrap(program)
+        self._used = _libraries_used_by(self._program)
         self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
         self._replaced = Replaced()
         self._executors = Executors()
@@ -69,9 +67,7 @@ class SharedProcess:
 
     def findings(self) -> list[Finding]:
         """What was noted, the same at the same line once for all ranks."""
-        loaded = sys.modules.keys() & _LIBRARIES
-        imported = _LIBRARIES & self._used | self._named & loaded | loaded - self._loaded_before
-        libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(imported)]
+        libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(self._libraries())]
         return [
             *(
                 shared_process(what, tuple(sorted(set(ranks))), site, of)
@@ -79,6 +75,13 @@ class SharedProcess:
             ),
             *libraries,
         ]
+
+    def _libraries(self) -> Set[str]:
+        """Those above that the program uses, or imports as it runs, which an earlier run may have done."""
+        loaded = sys.modules.keys() & _LIBRARIES
+        # Most programs load none, and need not be read for it.
+        named = loaded and loaded.intersection(_libraries_imported_by(self._program))
+        return self._used | named | loaded - self._loaded_before
 
     def _note(self, what: Shared, site: Site, of: str = "") -> None:
         rank = self._running_rank()
@@ -134,8 +137,8 @@ class SharedProcess:
 def _libraries_used_by(program: Any) -> frozenset[str]:
     """The libraries above that what stands beside a function comes from."""
     beside = vars(sys.modules[program.__module__]) if getattr(program, "__module__", None) in sys.modules else {}
-    names = (getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values()))
-    return frozenset(name.partition(".")[0] for name in names if isinstance(name, str)) & _LIBRARIES
+    names = [getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values())]
+    return _LIBRARIES.intersection([name.partition(".")[0] for name in names if isinstance(name, str)])
 
 
 def _libraries_imported_by(program: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ Writing with `os.putenv` and `os.unsetenv`, which `os.environ` does not see eith
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 MASTER_ADDR = "127.0.0.1"
@@ -51,16 +52,9 @@ class Environment:
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
         """While it is empty there is nothing to exchange in C."""
-        self._launched = _encode(
-            RANK="0",
-            LOCAL_RANK="0",
-            WORLD_SIZE=str(world_size),
-            LOCAL_WORLD_SIZE=str(world_size),
-            MASTER_ADDR=MASTER_ADDR,
-            MASTER_PORT=MASTER_PORT,
-        )
+        self._launched = _launched(world_size)
         self._base = self.host | self._launched
-        self._ranks_own = tuple(_encode(RANK="", LOCAL_RANK=""))
+        self._ranks_own = _ranks_own()
 
     def initial(self, rank: int) -> RankVariables:
         """Return what torchrun would start the rank with."""
@@ -91,6 +85,23 @@ class Environment:
     def _written_in(self, variables: dict[Any, Any]) -> dict[Any, Any]:
         """Return the keys that the owner wrote with their values, None where it deleted."""
         return {key: variables.get(key) for key in getattr(variables, "written", ())}
+
+
+@cache
+def _launched(world_size: int) -> dict[Any, Any]:
+    return _encode(
+        RANK="0",
+        LOCAL_RANK="0",
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR=MASTER_ADDR,
+        MASTER_PORT=MASTER_PORT,
+    )
+
+
+@cache
+def _ranks_own() -> tuple[Any, ...]:
+    return tuple(_encode(RANK="", LOCAL_RANK=""))
 
 
 def _encode(**variables: str) -> dict[Any, Any]:

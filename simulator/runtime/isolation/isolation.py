@@ -179,11 +179,11 @@ class InPlace:
 
         Called while anybody's state is in place.
         """
-        generators = (self._torch, self._python, self._numpy)
-        if self._is_alike:
-            on_torch, on_python, on_numpy = (each.start for each in generators)
-        else:
-            on_torch, on_python, on_numpy = (each.started(unlike_seed(rank)) for each in generators)
+        on_torch, on_python, on_numpy = self._torch.start, self._python.start, self._numpy.start
+        if not self._is_alike:
+            seed = unlike_seed(rank)
+            on_torch, on_python = self._torch.started(seed), self._python.started(seed)
+            on_numpy = self._numpy.started(seed)
         return (
             self._world.of(rank),
             None,
