@@ -180,6 +180,10 @@ class Scenario:
         """Why it goes wrong, in one paragraph; "" if nothing is said."""
         return " ".join(self.about.strip().partition("\n")[2].split())
 
+    def engine_named(self, name: str | Engine | None) -> Engine:
+        """The engine of that name, or its own. Raises UsageError if there is none."""
+        return self.engine if name is None else Engine.named(name)
+
     def expected_by(self, engine: Engine) -> Expectation:
         """What is expected under an engine."""
         return self.expected_under_ddp or self.expected if engine is Engine.DDP else self.expected

@@ -64,7 +64,6 @@ def debug(
     """
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge
-        from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
         from ddpsim.simulator.runtime.desk import read_line
@@ -72,7 +71,7 @@ def debug(
     goal = goal_of(at, rank, finding=finding)
     read = read_line if commands is None else CommandsFile(commands)
     scenario = run_as.applied_to(load(name))
-    chosen = scenario.engine if engine is None else Engine.named(engine)
+    chosen = scenario.engine_named(engine)
     try:
         with own_arguments(scenario, debug) as own:
             debugged = debug_run(

@@ -71,13 +71,12 @@ def explore(
     """
     with without_collections():
         from ddpsim import Budget
-        from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.running.exploring import explore_scenario
         from ddpsim.scenarios.running.parting import with_closest_pass
 
     scenario = run_as.applied_to(load(name))
-    chosen = scenario.engine if engine is None else Engine.named(engine)
+    chosen = scenario.engine_named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
     check_records(records, transport=transport)

@@ -64,12 +64,11 @@ def replay(
     and --report has how it went on.
     """
     with without_collections():
-        from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.lookup.loader import load
         from ddpsim.scenarios.running.replaying import replay_run
 
     scenario = run_as.applied_to(load(name))
-    chosen = scenario.engine if engine is None else Engine.named(engine)
+    chosen = scenario.engine_named(engine)
     is_stepping = step or first is not None or last is not None
     check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:

@@ -44,7 +44,7 @@ def explore_scenario(
     """
     check_simulated(transport, "only a simulation has schedules")
     own = load(scenario) if isinstance(scenario, str) else scenario
-    engine = own.engine if engine is None else Engine.named(engine)
+    engine = own.engine_named(engine)
     # An exploration is of one world size: a program that starts its ranks itself may not have another.
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)

@@ -161,7 +161,7 @@ def _run(
     timeout_seconds: float | None = None,
 ) -> Result:
     own = load(scenario) if isinstance(scenario, str) else scenario
-    engine = own.engine if engine is None else Engine.named(engine)
+    engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
     chosen = dataclasses.replace(chosen, engine=engine, program=engines.run_under(chosen.program, engine))
     check_engine_options(chosen, engine)

@@ -71,7 +71,7 @@ def shrink_scenario(
 def _shrunk(
     own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: OnShrinkProgress | None
 ) -> ShrunkScenario:
-    chosen = replace(own, engine=own.engine if engine is None else Engine.named(engine))
+    chosen = replace(own, engine=own.engine_named(engine))
     failure = run_scenario(chosen)
     if isinstance(chosen.program, Program):  # it may have started its ranks itself, as many as it says
         chosen = chosen.with_world_size(failure.world_size)
