@@ -45,7 +45,7 @@ import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch import _jit_internal
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -167,6 +167,7 @@ class Backend:
             (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
+            (device_mesh, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
             (agreeing, "tell", self._agreeing),
             (torch._C.Future, "wait", self._future_wait),

@@ -1,39 +1,48 @@
-"""Libraries that make tensors on a GPU in native code of their own; what is replaced once a program imports them."""
+"""What is replaced once a program imports it: libraries that make tensors on a GPU in native code, parts of torch."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_MODULE = "safetensors"
+from ddpsim.simulator.virtual_gpus.gpus import Gpus
+from ddpsim.simulator.virtual_gpus.sharded_random import replace_fakes, replace_tracker
 
 
-def replace_when_imported() -> None:
+def replace_when_imported(gpus: Gpus) -> None:
     """Heed imports of this process."""
-    if _MODULE in sys.modules:
-        _read_on_cpu(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    changes: dict[str, Callable[[ModuleType], None]] = {
+        "safetensors": _read_on_cpu,
+        "torch.distributed.tensor._random": partial(replace_tracker, gpus),
+        "torch.distributed.tensor._op_schema": replace_fakes,
+    }
+    for name in [name for name in changes if name in sys.modules]:
+        changes.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, _Finder(changes))
 
 
 class _Finder(MetaPathFinder):
-    """Finds the one module as others do, and gets it ready when it has been run."""
+    """Finds these modules as others do, and gets each ready when it has been run."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _MODULE:
+        change = self._changes.pop(fullname, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)  # it is found once
-        spec = importlib.util.find_spec(fullname)
+        spec = importlib.util.find_spec(fullname)  # by the other finders, as it is found once
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _then(loader.exec_module, _read_on_cpu)
+            loader.exec_module = _then(loader.exec_module, change)
         return spec
 
 

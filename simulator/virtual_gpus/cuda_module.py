@@ -174,12 +174,14 @@ def _random(gpus: Gpus) -> dict[str, Any]:
     generator = torch.default_generator
 
     def manual_seed(seed: int) -> None:
+        gpus.times_seeded += 1
         generator.manual_seed(int(seed))
 
     def set_states(states: Sequence[Tensor]) -> None:
         generator.set_state(states[gpus.current])
 
     def seed() -> None:
+        gpus.times_seeded += 1
         generator.seed()
 
     return {

@@ -15,6 +15,8 @@ class Gpus:
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
+        self.times_seeded = 0
+        """How often the program has seeded their generator."""
 
     def index_of(self, device: Any = None) -> int:
         """The number of the GPU that is meant. Raises what torch does if there is none of that number."""

@@ -55,7 +55,7 @@ class VirtualGpus:
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
             setattr(torch.cuda, name, _on_current(getattr(torch, name)))
         _replace_libraries()
-        replace_when_imported()
+        replace_when_imported(gpus)
         see_tensors_as_they_are()
         self._mode = VirtualGpuMode(gpus)
         keep_mode_in_backward(self._mode)

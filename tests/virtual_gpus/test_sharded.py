@@ -46,3 +46,46 @@ def test_tensors_that_are_sharded(tmp_path):
     (tmp_path / "own.py").write_text(textwrap.dedent(PROGRAM))
     result = simulate_program([str(tmp_path / "own.py")], 4, gpus=4)
     assert result.verdict is Verdict.PASS, str(result)
+
+
+RANDOM = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=device)  # of which a mesh splits its groups
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+torch.manual_seed(dist.get_rank())
+with torch.device("meta"):
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+fully_shard(model, mesh=mesh["dp"])
+model.to_empty(device=device)
+for layer in (model[0], model[2]):
+    nn.init.normal_(layer.weight)
+    nn.init.uniform_(layer.bias)
+drawn = [*model[0].parameters(), *model[2].parameters()]
+wholes = [parameter.full_tensor().cpu() for parameter in drawn]
+every = [None] * 4
+dist.all_gather_object(every, [each.tolist() for each in wholes])
+assert all(each == every[0] for each in every)  # replicas draw alike
+assert len(set(wholes[0].flatten().tolist())) == 32  # and shards apart
+torch.manual_seed(5)
+nn.init.normal_(model[0].weight)
+once = model[0].weight.full_tensor()
+torch.manual_seed(5)
+nn.init.normal_(model[0].weight)
+assert torch.equal(once, model[0].weight.full_tensor())
+"""
+
+
+@pytest.mark.tier("ci")
+def test_parameters_that_are_drawn_when_they_are_sharded(tmp_path):
+    (tmp_path / "own.py").write_text(textwrap.dedent(RANDOM))
+    result = simulate_program([str(tmp_path / "own.py")], 4, gpus=4)
+    assert result.verdict is Verdict.PASS, str(result)

@@ -1,0 +1,92 @@
+"""Random numbers of DTensors on virtual GPUs, which torch's tracker draws by the states of a GPU's generator.
+
+Such a state is a seed and an offset, and each shard begins at an offset of its own. A virtual GPU draws from the CPU's
+generator, whose states are others. So the tracker keeps a state of that form, and each region of its begins with the
+CPU's generator seeded by both: shards draw other numbers and replicas the same, though not those of a real GPU.
+
+Before that torch asks fake tensors for the shape of what a call makes. Those of a mesh of GPUs would be of CUDA, for
+which a build for CPUs has no such kernels as `uniform_`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.process_group.gpu_labels import put
+from ddpsim.simulator.virtual_gpus.gpus import Gpus
+
+
+def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
+    """Heed the tracker of `torch.distributed.tensor._random`."""
+    kind: Any = random.OffsetBasedRNGTracker
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def make_tracker(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        self._states = _States(gpus)
+        make(self, device_mesh, run_state_sync)
+        if self._device.type == "cuda":
+            self._device_handle = _Generator
+
+    def get_state(self: Any) -> Tensor:
+        state: Tensor = self._states.state
+        put(state, self._device.index)
+        return state
+
+    kind.__init__ = make_tracker
+    kind._get_device_state = get_state
+    kind._set_device_state = lambda self, state: self._states.keep(state)
+
+
+def replace_fakes(op_schema: ModuleType) -> None:
+    """Heed `torch.distributed.tensor._op_schema`: what is only asked for its shape is the CPU's, as what computes."""
+    module: Any = op_schema
+
+    def made_of(spec: Any) -> Tensor:
+        meta = spec.tensor_meta
+        made: Tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+        return made
+
+    module._rebuild_tensor_from_dtensor_meta = made_of
+
+
+class _States:
+    """The state of a rank's tracker; who seeds the generators of the process begins it anew."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._kept = torch.zeros(2, dtype=torch.int64)
+        self._times_seeded = -1
+
+    @property
+    def state(self) -> Tensor:
+        """Sixteen bytes."""
+        if self._times_seeded != self._gpus.times_seeded:
+            self._times_seeded = self._gpus.times_seeded
+            self._kept = torch.tensor([torch.default_generator.initial_seed() % 2**63, 0])
+        state: Tensor = self._kept.view(torch.uint8).clone()
+        return state
+
+    def keep(self, state: Tensor) -> None:
+        """What ranks agree on, or go on with."""
+        self._kept = state.detach().clone().view(torch.int64)
+
+
+class _Generator:
+    """What the tracker asks of a kind of device."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def set_rng_state(state: Tensor) -> None:
+        """Begin to draw by a seed and an offset."""
+        digest = hashlib.blake2b(bytes(state.tolist()), digest_size=8).digest()
+        torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
