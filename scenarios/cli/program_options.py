@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[Scenario]:
     """The scenario to run, by a command. Raises UsageError if options of the command turn out to stand behind it.
 
-    Of those behind a program that was stopped too early to show whose they are, a line is said, and of other arguments
+    Of those behind a program that ended too early to show whose they are, a line is said, and of other arguments
     that it does not look at: a word such as --ranks may have been meant for the command, too.
     """
     from ddpsim import UsageError
@@ -63,7 +63,7 @@ def _tell(misplaced: Misplaced, program: str, command: str) -> None:
         )
     if misplaced.is_open:
         output.note(
-            f"{words} stands behind {program}, which was stopped before it looked at its arguments: if it is meant "
+            f"{words} stands behind {program}, which ended before it looked at its arguments: if it is meant "
             f"for ddpsim {command}, put it before {program}"
         )
 

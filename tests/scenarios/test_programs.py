@@ -346,8 +346,17 @@ def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_b
     assert "ValueError: no data" in out
     option, command = " ".join(words.split()[-2:]), words.split()[0]
     assert error.splitlines()[-1] == (
-        f"ddpsim: {option} stands behind own.py, which was stopped before it looked at its arguments: if it is meant "
+        f"ddpsim: {option} stands behind own.py, which ended before it looked at its arguments: if it is meant "
         f"for ddpsim {command}, put it before own.py"
+    )
+
+
+def test_an_option_of_ours_behind_a_program_that_leaves_at_once_is_told_beside_what_came_of_it(folder, capfd):
+    write(folder, MEETS + "import os; os._exit(0)")  # it was not stopped, and nobody sees it come to its end
+    assert main(["run", "--world-size", "2", "own.py", "--gpus", "2"]) == 0
+    assert capfd.readouterr().err == (
+        "ddpsim: --gpus 2 stands behind own.py, which ended before it looked at its arguments: if it is meant for "
+        "ddpsim run, put it before own.py\n"
     )
 
 
