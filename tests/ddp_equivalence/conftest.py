@@ -1,7 +1,8 @@
-"""Every test here runs with torch's engine and with ours: by default a case of each with torch's, and by night all.
+"""Every test here runs with torch's engine and with ours.
 
-What tests expect is what torch does: its engine fails them only where torch has changed, or where a test is wrong. That
-the simulator serves its calls, tests/ddp/test_equals_torch.py and the zoo notice.
+Of the cases that run with both, one of each test runs with torch's by default, and all by night: what tests expect is
+what torch does, so its engine fails them only where torch has changed, or where a test is wrong. That the simulator
+serves its calls, tests/ddp/test_equals_torch.py and the zoo notice. Nobody else notices what only torch's engine has.
 
 With both run all tests except those marked `torch_only(reason)`, and those with constructor options that only torch's
 engine has. A test whose outcome depends on the engine asks for the fixture `engine_name`.
@@ -28,10 +29,10 @@ def pytest_collection_modifyitems(config, items):
     verdicts = [(item, _is_possible(item)) for item in items]
     config.hook.pytest_deselected(items=[item for item, is_possible in verdicts if not is_possible])
     items[:] = [item for item, is_possible in verdicts if is_possible]
-    seen = set()
+    with_ours, seen = {item.nodeid for item in items}, set()
     for item in items:
-        if hasattr(item, "callspec") and item.callspec.params.get("engine_name") == "torch":
-            test, _, _ = item.nodeid.partition("[")
+        test, engine_name, case = item.nodeid.partition("[torch")
+        if engine_name and f"{test}[ddp{case}" in with_ours:
             if test in seen:
                 item.add_marker(pytest.mark.tier("nightly"))
             seen.add(test)
