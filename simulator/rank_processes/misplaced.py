@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial, wraps
@@ -100,31 +101,24 @@ def _said_by_parsers(traceback: TracebackType | None) -> Iterator[str]:
 
 
 _LOOKS = (
-    *(
-        "__iter__",
-        "__reversed__",
-        "__len__",
-        "__contains__",
-        "__eq__",
-        "__ne__",
-        "__lt__",
-        "__le__",
-        "__gt__",
-        "__ge__",
-    ),
-    *("__add__", "__iadd__", "__mul__", "__rmul__", "__imul__", "__repr__", "__delitem__"),
-    *("append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"),
+    *("__iter__", "__reversed__", "__len__", "__contains__"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *("__add__", "__mul__", "__rmul__", "__repr__", "copy", "count", "index"),
+)
+_CHANGES = (
+    *("__iadd__", "__imul__", "__delitem__"),
+    *("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"),
 )
 """What a list has, but for items that are set: all of it depends on the items, or adds to them, or takes them away."""
 
 
-def _telling(name: str) -> Callable[..., Any]:
+def _telling(name: str, tell: Callable[[_Arguments], None]) -> Callable[..., Any]:
     """A method of a list that tells first."""
     method = getattr(list, name)
 
     @wraps(method)
     def telling(arguments: _Arguments, *others: Any, **options: Any) -> Any:
-        arguments.tell()
+        tell(arguments)
         return method(arguments, *others, **options)
 
     return telling
@@ -139,8 +133,14 @@ class _Arguments(list[str]):
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if index != 0:
-            self.tell()
+            self.look()
         return super().__getitem__(index)
+
+    def look(self) -> None:
+        """Tell, and make room for a plain list: what a checkpoint has of this one `torch.load` would refuse."""
+        self.tell()
+        if sys.argv is self:
+            sys.argv = list(list.__iter__(self))
 
     def __radd__(self, other: Any) -> Any:
         return other + list(self)
@@ -151,4 +151,6 @@ class _Arguments(list[str]):
 
 
 for _name in _LOOKS:
-    setattr(_Arguments, _name, _telling(_name))
+    setattr(_Arguments, _name, _telling(_name, _Arguments.look))
+for _name in _CHANGES:
+    setattr(_Arguments, _name, _telling(_name, lambda arguments: arguments.tell()))

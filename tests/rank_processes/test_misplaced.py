@@ -2,6 +2,7 @@
 
 import argparse
 import pickle
+import sys
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_a_process_of_a_ranks_own_gets_a_plain_list():
     again = pickle.loads(pickle.dumps(words))
     assert (type(again), again) == (list, ["a.py", "--gpus", "2"])
     assert not misplaced.is_unseen  # it may look there
+
+
+@pytest.mark.parametrize(
+    ("use", "left"),
+    [(lambda: sys.argv[1:], ["a.py", "--gpus", "2"]), (lambda: sys.argv.remove("2"), ["a.py", "--gpus"])],
+)
+def test_who_has_looked_has_a_plain_list_to_put_into_a_checkpoint(use, left, monkeypatch):
+    monkeypatch.setattr(sys, "argv", Misplaced(["--gpus"]).arguments(["a.py", "--gpus", "2"]))
+    use()
+    assert sys.argv == left
+    assert type(sys.argv) is list
 
 
 def raised(run):
