@@ -117,6 +117,11 @@ class RankLock:
         self._waiting.clear()
 
     @property
+    def made(self) -> tuple[Any, ...]:
+        """By which thread, and as which of its locks."""
+        return self._object[1:]
+
+    @property
     def is_asked_in_unwinding(self) -> bool:
         """True for a caller that is being carried out of its program."""
         me = self._steps.running()
@@ -200,12 +205,18 @@ class RankLock:
 class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
     """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
 
-    def __init__(self, steps: LockSteps, maker: RankThread, *, is_outsiders: bool = False) -> None:
-        self._block = RankLock(steps, maker, is_outsiders=is_outsiders)
+    def __init__(
+        self, steps: LockSteps | None = None, maker: RankThread | None = None, *, is_outsiders: bool = False
+    ) -> None:
+        """Of a class that a library derives from the type of one, as joblib does, it has no `steps`: the lock has."""
+        if steps is None or maker is None:
+            self._block: Any = threading.Lock()
+        else:
+            self._block = RankLock(steps, maker, is_outsiders=is_outsiders)
         self.is_outsiders = is_outsiders
         self._owner = None
         self._count = 0
-        self.made = maker.number, maker.locks_made
+        self.made = self._block.made if isinstance(self._block, RankLock) else ()
         """By which thread, and as which of its locks."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -216,7 +227,8 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
 
     def release(self) -> None:
         """As Python's. Who is carried out while it waits for a condition has not got the lock back."""
-        if self._owner == threading.get_ident() or not self._block.is_asked_in_unwinding:
+        block = self._block
+        if self._owner == threading.get_ident() or not (isinstance(block, RankLock) and block.is_asked_in_unwinding):
             super().release()
 
 

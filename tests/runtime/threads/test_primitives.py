@@ -104,8 +104,8 @@ def test_who_asks_first_gets_the_lock_first():
     assert {repr(simulate(program, 1, policy="random", seed=seed).returns) for seed in range(8)} == {"([1, 2, 3],)"}
 
 
-def an_rlock_counts():
-    lock, seen = threading.RLock(), []
+def an_rlock_counts(make=None):
+    lock, seen = (make or threading.RLock)(), []
 
     def other():
         seen.append(lock.acquire(False))
@@ -121,6 +121,13 @@ def an_rlock_counts():
         seen.append("still mine")
     thread.join()
     return seen
+
+
+def an_rlock_of_a_class_of_its_own_counts():
+    class Derived(type(threading.RLock())):  # as joblib does where RLock lacks something
+        pass
+
+    return an_rlock_counts(Derived)
 
 
 def a_condition_is_notified():
@@ -305,6 +312,7 @@ def what_is_local_to_a_thread_stays_there():
         (a_lock_that_is_taken_is_refused_or_timed_out, "([(True, False, False), (False, True), True], True)"),
         (a_lock_is_given_back_by_whoever_likes_and_never_twice, repr("<unlocked lock of a simulated rank>")),
         (an_rlock_counts, "[False, 'still mine', 'mine']"),
+        (an_rlock_of_a_class_of_its_own_counts, "[False, 'still mine', 'mine']"),
         (a_condition_is_notified, "(['first'], ['a', 'b', 'first'], False, False)"),
         (an_event_is_waited_for, "([False, True], True, False, False)"),
         (semaphores_and_barriers, "(2, [0, 1, 2], True)"),

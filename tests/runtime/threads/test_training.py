@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, replay, simulate
@@ -135,7 +136,7 @@ def test_backward_on_a_thread_and_functional_collectives():
 
         def step():
             model(torch.full((1, 2), rank + 1.0)).sum().backward()
-            total = torch.distributed._functional_collectives.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
+            total = functional_collectives.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
             seen.append(total.item())
 
         start(step).join()
