@@ -45,10 +45,16 @@ def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
         return (
             _absent_from_creation(snapshot, reading)
             or _odd_ones(snapshot, reading)
-            or tuple(left_for_messages(snapshot, reading))
+            or _left_by_few(snapshot, reading)
             or reading.culprits
         )
     return reading.culprits
+
+
+def _left_by_few(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
+    """Who left a loop in which more ranks wait for them; of as many on either side, either may be wrong."""
+    left = tuple(left_for_messages(snapshot, reading))
+    return left if 2 * len(left) < len(reading.victims) else ()
 
 
 def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
