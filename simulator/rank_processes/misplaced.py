@@ -15,7 +15,7 @@ from functools import partial, wraps
 from types import MethodType, TracebackType
 from typing import Any, SupportsIndex
 
-_WATCHED, _READ, _REFUSED, _ENDED = range(4)
+_WATCHED, _READ, _REFUSED, _ENDED, _STOPPED = _WHAT = range(5)
 
 _REFUSAL = re.compile(r"unrecogni[sz]ed|unknown|unexpected|not recogni[sz]ed|not used|no such option", re.IGNORECASE)
 """How argparse, click, absl, fire and transformers say that there is no such option."""
@@ -27,7 +27,7 @@ class Misplaced:
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
         self._file = os.memfd_create("misplaced")
-        os.ftruncate(self._file, 4)
+        os.ftruncate(self._file, len(_WHAT))
         self._path = f"/proc/{os.getpid()}/fd/{self._file}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -44,8 +44,7 @@ class Misplaced:
 
     def look_at_end(self, error: BaseException | None = None) -> None:
         """Notice that a rank came to its end, or that the error which ended it refuses one of the words."""
-        if error is None or isinstance(error, SystemExit):
-            self._tell(_ENDED)
+        self._tell(_ENDED if error is None or isinstance(error, SystemExit) else _STOPPED)
         options = [word.partition("=")[0] for word in self.words if word.startswith("-")]
         for text in _texts(error) if error is not None else ():
             if _REFUSAL.search(text) and any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options):
@@ -65,19 +64,19 @@ class Misplaced:
 
     @property
     def is_unseen(self) -> bool:
-        """Whether the program came to its end on a rank, and none looked at its arguments."""
+        """Whether the program came to its end on all ranks, and none looked at its arguments."""
         told = self._told
-        return bool(told[_ENDED] and not told[_READ])
+        return bool(told[_ENDED] and not told[_STOPPED] and not told[_READ])
 
     @property
     def is_open(self) -> bool:
         """Whether the run ended before the program could look at the words: nobody knows whose they are."""
         told = self._told
-        return bool(told[_WATCHED] and not (told[_READ] or told[_REFUSED] or told[_ENDED]))
+        return bool(told[_WATCHED] and not (told[_READ] or told[_REFUSED] or self.is_unseen))
 
     @property
     def _told(self) -> bytes:
-        return os.pread(self._file, 4, 0)
+        return os.pread(self._file, len(_WHAT), 0)
 
 
 def _texts(error: BaseException) -> Iterator[str]:

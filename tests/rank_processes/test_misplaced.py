@@ -60,6 +60,14 @@ def test_who_failed_before_may_have_looked_at_them_later():
     assert misplaced.why == REFUSED
 
 
+def test_one_rank_that_came_to_its_end_does_not_speak_for_one_that_was_stopped():
+    misplaced = Misplaced(["--gpus", "2"])
+    misplaced.arguments(["a.py", "--gpus", "2"])
+    misplaced.look_at_end()
+    misplaced.look_at_end(KeyboardInterrupt())
+    assert (misplaced.why, misplaced.is_open) == ("", True)
+
+
 def test_who_left_without_a_look_did_not_want_them():
     misplaced = Misplaced(["--gpus", "2"])
     misplaced.arguments(["a.py", "--gpus", "2"])

@@ -351,6 +351,15 @@ def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_b
     )
 
 
+def test_a_rank_that_left_does_not_speak_for_one_that_would_look_at_the_arguments(folder, capfd):
+    late = "import sys\nif dist.get_rank() == 1: sys.exit()\ndist.barrier()\nprint(sys.argv[1:])"
+    write(folder, MEETS + late)
+    assert main(["run", "--world-size", "2", "own.py", "--gpus", "2"]) == 1
+    out, error = capfd.readouterr()
+    assert "deadlock.missing_rank" in out
+    assert "which ended before it looked at its arguments: if it is meant for" in error
+
+
 def test_an_option_of_ours_behind_a_program_that_leaves_at_once_is_told_beside_what_came_of_it(folder, capfd):
     write(folder, MEETS + "import os; os._exit(0)")  # it was not stopped, and nobody sees it come to its end
     assert main(["run", "--world-size", "2", "own.py", "--gpus", "2"]) == 0
