@@ -3,8 +3,8 @@
 `registry` maps names to scenarios, `load` finds one by name (or in a file of yours), and `run_scenario` simulates it.
 `@scenario` makes one of a function, and `@repairs` its repaired twin. `per_rank` makes fixtures for pytest.
 
-What runs scenarios and is none (the console, the pytest plugin, fuzzing, real jobs) is here because it is above all other
-packages, and a wheel has no more than these four.
+What runs scenarios and is none (the console, the pytest plugin, fuzzing, real jobs) is here because it is above all
+other packages, and ddpsim has no fifth one.
 """
 
 import importlib
