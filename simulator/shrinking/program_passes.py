@@ -11,19 +11,11 @@ from dataclasses import replace
 from itertools import combinations
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step
 from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.shrinking.blocks import without_a_block
-from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, repaired, two_or_three_ranks
-from ddpsim.simulator.shrinking.structure import Structure, Table
-
-_TABLE: Table = {
-    Program: {"groups": (), "ranks": ()},
-    Group: {"ranks": ()},
-    Issue: {"shapes": 1, "splits": 1, "dtype": DTYPES, "reduction": REDUCTIONS, "root": 0, "tag": 0},
-}
-_STRUCTURE = Structure(_TABLE)
+from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, repaired
+from ddpsim.simulator.shrinking.program_size import STRUCTURE
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14
@@ -35,12 +27,6 @@ def fewer_rounds(program: Program) -> Iterator[Program]:
     names = _names_of(program)
     for kept in without_a_block(names):
         yield _without_names(program, {*names}.difference(kept))
-
-
-def idle_ranks(program: Program) -> Iterator[Program]:
-    """Without what one rank does."""
-    for rank in range(program.world_size):
-        yield replace(program, ranks=(*program.ranks[:rank], (), *program.ranks[rank + 1 :]))
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
@@ -57,11 +43,6 @@ def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
         yield _kept(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
 
 
-def plainest_calls(program: Program) -> Iterator[Program]:
-    """With the plainest words in all calls."""
-    yield _STRUCTURE.plainest(program, Issue)
-
-
 def other_groups(program: Program) -> Iterator[Program]:
     """With the calls of a group in the default one or in another, in place of that group."""
     for group in program.groups:
@@ -69,16 +50,6 @@ def other_groups(program: Program) -> Iterator[Program]:
         for name in (DEFAULT, *(other.name for other in others)):
             ranks = tuple(tuple(_moved(step, group, name) for step in steps) for steps in program.ranks)
             yield replace(program, groups=others, ranks=ranks)
-
-
-def synchronous(program: Program) -> Iterator[Program]:
-    """With waits directly after their calls: all of them, those of one name, or one."""
-    ranks, names = range(program.world_size), _names_of(program)
-    for chosen in ({*names}, *({name} for name in names)):
-        yield _synchronous(program, ranks, chosen)
-    for rank in ranks:
-        for name in names:
-            yield _synchronous(program, {rank}, {name})
 
 
 def _names_of(program: Program) -> tuple[str, ...]:
@@ -102,22 +73,6 @@ def _moved(step: Step, group: Group, name: str) -> Step:
     return replace(step, group=name) if isinstance(step, Issue) and step.group == group.name else step
 
 
-def _synchronous(program: Program, ranks: Collection[int], names: Collection[str]) -> Program:
-    changed = (_waited_at_once(steps, names) if rank in ranks else steps for rank, steps in enumerate(program.ranks))
-    return replace(program, ranks=tuple(changed))
-
-
-def _waited_at_once(steps: tuple[Step, ...], names: Collection[str]) -> tuple[Step, ...]:
-    waited = {step.name for step in steps if isinstance(step, Wait)} & {*names}
-    found: list[Step] = []
-    for step in steps:
-        if not (isinstance(step, Wait) and step.name in waited):
-            found.append(step)
-        if isinstance(step, Issue) and step.name in waited:
-            found.append(Wait(step.name))
-    return tuple(found)
-
-
 def _valid(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
     """What a pass gives, repaired, and without what ranks could not run."""
 
@@ -139,17 +94,14 @@ def _is_valid(program: Program) -> bool:
 
 _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
     fewer_ranks,
-    two_or_three_ranks,
     fewer_rounds,
-    idle_ranks,
-    _STRUCTURE.fewer,
+    STRUCTURE.fewer,
     fewer_rounds_in_pairs,
     fewer_steps_in_pairs,
     other_groups,
-    plainest_calls,
-    _STRUCTURE.alike,
-    _STRUCTURE.plainer,
-    synchronous,
+    STRUCTURE.alike,
+    STRUCTURE.plainer,
+    STRUCTURE.earlier,
 )
 
 PASSES = tuple(map(_valid, _PASSES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -10,32 +10,23 @@ from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.shrinking.blocks import only_two_or_three, without_a_block
+from ddpsim.simulator.shrinking.blocks import fewer_of
 
 
 def fewer_ranks(program: Program) -> Iterator[Program]:
-    """Without a block of ranks. What names one of them is left out, or names another rank instead."""
-    for kept in without_a_block(range(program.world_size)):
-        yield from _without(program, kept)
+    """Without a block of ranks; of few ranks, only two or three.
+
+    What names a rank that is gone is left out, or names another rank instead.
+    """
+    for kept in fewer_of(range(program.world_size)):
+        if kept:
+            yield with_ranks(program, kept, stand_in=None)
+            calls = [step for rank in kept for step in program.ranks[rank] if isinstance(step, Issue)]
+            are_all_there = {rank for call in calls for rank in (call.peer, call.root)} <= {None, ANY_SOURCE, *kept}
+            yield from (with_ranks(program, kept, stand_in=each) for each in (() if are_all_there else kept))
 
 
-def two_or_three_ranks(program: Program) -> Iterator[Program]:
-    """Of few ranks, only two or three."""
-    for kept in only_two_or_three(range(program.world_size)):
-        yield from _without(program, kept)
-
-
-def _without(program: Program, kept: Collection[int]) -> Iterator[Program]:
-    if not kept or len(kept) == program.world_size:
-        return
-    yield with_ranks(program, kept, stand_in=None)
-    calls = [step for rank in kept for step in program.ranks[rank] if isinstance(step, Issue)]
-    if not {rank for call in calls for rank in (call.peer, call.root)} <= {None, ANY_SOURCE, *kept}:
-        for stand_in in kept:
-            yield with_ranks(program, kept, stand_in=stand_in)
-
-
-def with_ranks(program: Program, kept: Collection[int], *, stand_in: int | None) -> Program:
+def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
     """The program of some of its ranks, in ascending order.
 
     Where a peer or a root is gone, `stand_in` takes its place; if it is None, the message is left out, and the first

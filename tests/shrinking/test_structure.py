@@ -87,10 +87,18 @@ def test_what_is_alike_changes_together():
     assert all(each[0] == each[2] for each in found if len(each) == 3)
 
 
-def test_the_plainest_words_of_a_type_at_once_and_nothing_else():
-    tree = Tree((Leaf(Colour.RED, (5,)),), {"x": 3}, "b")
-    assert TREES.plainest(tree, Leaf) == Tree((Leaf(Colour.GREY, (5,)),), {"x": 3}, "b")
-    assert TREES.plainest(tree, Tree) == Tree((Leaf(Colour.RED, (5,)),), {"x": 3}, None)
+def test_elements_move_to_earlier_places():
+    one, two, three = (Leaf(Colour.GREY, name=name) for name in "123")
+    assert list(TREES.earlier((one, two, three))) == [(two, one, three), (three, one, two), (one, three, two)]
+    assert list(TREES.earlier((one,) * 31)) == []
+
+
+def test_what_is_plain_weighs_least():
+    assert (TREES.words(Leaf(Colour.GREY, (2,))), TREES.numbers(Leaf(Colour.GREY, (2,)))) == (0, 1)
+    assert TREES.numbers(Leaf(Colour.GREY, ())) == 2
+    tree = Tree((Leaf(Colour.RED, (5, 1)),), {"x": 3, "y": 1}, "b")
+    assert TREES.words(tree) == 2 + 1 + 2  # "b" is the third word, RED the second; two options
+    assert TREES.numbers(tree) == 3 + 1 + 2 + 2  # 5 and 1 instead of 2, two numbers; 3 instead of 1
 
 
 def test_what_no_table_lists_stays():

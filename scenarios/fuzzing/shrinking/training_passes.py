@@ -12,63 +12,21 @@ from functools import partial
 
 from msgspec import structs
 
-from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, Declared
+from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, Declared
 from ddpsim.scenarios.training.models import OptionError, outline
 from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import (
-    CommunicationHook,
     Exceptional,
-    JoinTerms,
     NetworkChoice,
-    OptimizerChoice,
     Rule,
     Training,
 )
 from ddpsim.simulator.shrinking.blocks import (
     blocks,
-    only_two_or_three,
+    fewer_of,
     smaller_numbers,
     with_one_simpler,
-    without_a_block,
 )
-from ddpsim.simulator.shrinking.structure import Row, Structure, Table
-
-_FEATURES = (
-    "join",
-    "averages_buffers",
-    "reduces_loss",
-    "optimizer",
-    "seed",
-    "dtype",
-    "wrapper",
-    "parallel",
-    "mixed_precision",
-    "recomputes",
-    "clip_norm",
-    "engine_options",
-)
-"""Fields that are plain or not."""
-
-
-def _defaults(plain: object, *names: str) -> dict[str, Row]:
-    return {name: (getattr(plain, name),) for name in names}
-
-
-_TABLE: Table = {
-    Declared: {"training": (), "faults": ()},
-    Training: {
-        **{"networks": (), "iterations": 0, "rows": 1, "exceptions": (), "accumulation": 1},
-        "communication_hook": (None, CommunicationHook.ALLREDUCE),
-        **_defaults(Training(), *_FEATURES),
-    },
-    NetworkChoice: {"name": PLAINEST_FIRST, "options": 1},
-    Rule: {"start": 0, "step": 0, "cycle": (None,)},
-    Exceptional: _defaults(Exceptional(), "uses", "action", "iterations", "ranks"),
-    JoinTerms: _defaults(JoinTerms(), *JoinTerms.__struct_fields__),
-    OptimizerChoice: _defaults(OptimizerChoice(), *OptimizerChoice.__struct_fields__),
-    Parallel: _defaults(Parallel(), "schedule", "micro_batches"),
-}
-_STRUCTURE = Structure(_TABLE)
 
 
 def _with(declared: Declared, **fields: object) -> Declared:
@@ -80,15 +38,9 @@ def _with(declared: Declared, **fields: object) -> Declared:
 
 
 def fewer_ranks(declared: Declared) -> Iterator[Declared]:
-    """Without a block of ranks, and what is said of them."""
-    for kept in without_a_block(range(declared.world_size)):
-        yield from _of(kept, declared)
-
-
-def two_or_three_ranks(declared: Declared) -> Iterator[Declared]:
-    """Of few ranks, only two or three."""
-    for kept in only_two_or_three(range(declared.world_size)):
-        yield from _of(kept, declared)
+    """Without a block of ranks, and what is said of them; of few ranks, only two or three."""
+    if declared.training.parallel is None:
+        yield from (each for kept in fewer_of(range(declared.world_size)) if kept for each in _of(kept, declared))
 
 
 def smaller_mesh(declared: Declared) -> Iterator[Declared]:
@@ -100,7 +52,7 @@ def smaller_mesh(declared: Declared) -> Iterator[Declared]:
         for less in dict.fromkeys((1, size // 2)) if size > 1 else ():
             smaller = _with_place(mesh, name, less)
             kept = [rank for rank in range(declared.world_size) if mesh.coordinates(rank)[name] < less]
-            for each in _renumbered_to(kept, declared):
+            for each in _of(kept, declared):
                 yield each._replace(training=replace(each.training, parallel=smaller))
 
 
@@ -116,11 +68,6 @@ def _with_place(mesh: Parallel, name: str, size: int) -> Parallel:
 
 def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
     """The training of some ranks: a rule for the iterations stays as it is, or becomes what these ranks had."""
-    if 0 < len(kept) < declared.world_size and declared.training.parallel is None:
-        yield from _renumbered_to(kept, declared)
-
-
-def _renumbered_to(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -192,7 +139,7 @@ def _without(count: int, gone: range) -> int:
 
 def plainest(declared: Declared) -> Iterator[Declared]:
     """With nothing but networks, iterations, rows and exceptions."""
-    yield _STRUCTURE.plainest(declared, Training)
+    yield _with(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
 def one_for_all(declared: Declared) -> Iterator[Declared]:
@@ -249,14 +196,13 @@ def _sensible(shrink_pass: Callable[[Declared], Iterator[Declared]]) -> Callable
 
 _PASSES: tuple[Callable[[Declared], Iterator[Declared]], ...] = (
     fewer_ranks,
-    two_or_three_ranks,
     smaller_mesh,
     fewer_iterations,
     fewer_on_one_rank,
     plainest,
-    _STRUCTURE.fewer,
+    STRUCTURE.fewer,
     one_for_all,
-    _STRUCTURE.plainer,
+    STRUCTURE.plainer,
 )
 
 PASSES = tuple(map(_sensible, _PASSES))
