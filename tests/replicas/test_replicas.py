@@ -21,10 +21,9 @@ from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from tests.kit import small_training as training
 from tests.kit.small_training import backward, inputs, network, sgd, train, wrap, wrapped
 from tests.replicas.replica_checks import check
-
-from . import training
 
 pytestmark = pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
 

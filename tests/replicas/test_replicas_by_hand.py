@@ -12,10 +12,9 @@ from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from tests.kit import small_training as training
 from tests.kit.small_training import backward, inputs, network, sgd, train, wrap, wrapped
 from tests.replicas.replica_checks import check
-
-from . import training
 
 PARAMETERS, BUFFERS, GRADIENTS = "divergence.parameters", "divergence.buffers", "divergence.gradients"
 OURS = pytest.mark.parametrize("engine", [TorchEngine, OwnEngine], ids=["torch", "ddp"])

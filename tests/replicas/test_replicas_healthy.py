@@ -11,10 +11,9 @@ from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim.ddp import DistributedDataParallel as OwnEngine
 from ddpsim.ddp.errors import ReplicaMismatchError
+from tests.kit import small_training as training
 from tests.kit.small_training import backward, inputs, network, sgd, train, wrap, wrapped
 from tests.replicas.replica_checks import TwoBranches, check
-
-from . import training
 
 pytestmark = pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
 
