@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ddpsim import Budget, Exploration, Progress, Result, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords

@@ -11,8 +11,8 @@ from ddpsim import Budget, Policy, Result, Schedule, UsageError, Verdict, replay
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import as_typed, words_of_program
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 
-from ddpsim.scenarios.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
+from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of

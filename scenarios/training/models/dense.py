@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddpsim.scenarios.models.network import Layer, Network, Split
+from ddpsim.scenarios.training.models.network import Layer, Network, Split
 
 
 class Linear(Network):

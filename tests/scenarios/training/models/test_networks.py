@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpsim import UsageError, simulate
-from ddpsim.scenarios.models import NETWORKS, Network, make
+from ddpsim.scenarios.training.models import NETWORKS, Network, make
 
 NAMES = list(NETWORKS)
 

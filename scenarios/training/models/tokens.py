@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.network import Layer, Network, Split
+from ddpsim.scenarios.training.models.network import Layer, Network, Split
 
 
 class Embedding(Network):

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from hypothesis import strategies as st
 
-from ddpsim.scenarios.models import NETWORKS
-from ddpsim.scenarios.strategies.torch_limits import documented_by_torch, possible_for_torch, sensible
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import documented_by_torch, possible_for_torch, sensible
+from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.training.models.network import Network
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 

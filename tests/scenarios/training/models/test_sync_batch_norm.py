@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import simulate
-from ddpsim.scenarios.models import SyncBatchNorm, make
+from ddpsim.scenarios.training.models import SyncBatchNorm, make
 
 FEATURES = 3
 ROUNDS = 2

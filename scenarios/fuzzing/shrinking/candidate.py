@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.fuzzing.shrinking import training_passes
+from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
+from ddpsim.scenarios.fuzzing.shrinking.declared import size_of as size_of_declared
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.models import outline
-from ddpsim.scenarios.shrinking import training_passes
-from ddpsim.scenarios.shrinking.declared import Declared
-from ddpsim.scenarios.shrinking.declared import size_of as size_of_declared
+from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.shrinking import program_passes, schedule_passes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from ddpsim.scenarios.shrinking.declared import Declared
+from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
 from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import Exceptional, Rule, Training
 from ddpsim.simulator.shrinking.blocks import only_two_or_three, without_a_block

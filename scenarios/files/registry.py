@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.catalogue import FOLDERS, PACKAGE, scenario_files
 from ddpsim.scenarios.files.python_file import import_problem, scenarios_in, scenarios_of
-from ddpsim.scenarios.lookup.catalogue import FOLDERS, PACKAGE, scenario_files
 from ddpsim.scenarios.model import TWIN, Scenario
 
 

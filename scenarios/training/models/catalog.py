@@ -17,13 +17,13 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
-from ddpsim.scenarios.models.images import Conv, Resnet
-from ddpsim.scenarios.models.network import Network
-from ddpsim.scenarios.models.normalized import BatchNorm, SyncBatchNormalized
-from ddpsim.scenarios.models.partial import Branches, EarlyExit
-from ddpsim.scenarios.models.tokens import Embedding, Shared, Transformer
 from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.training.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.training.models.images import Conv, Resnet
+from ddpsim.scenarios.training.models.network import Network
+from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
+from ddpsim.scenarios.training.models.partial import Branches, EarlyExit
+from ddpsim.scenarios.training.models.tokens import Embedding, Shared, Transformer
 
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
     {

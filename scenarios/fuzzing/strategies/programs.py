@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from ddpsim import UsageError
-from ddpsim.scenarios.strategies.breaking import Kind, broken, possible_kinds
-from ddpsim.scenarios.strategies.generator import Extent, draw_program, one_of
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind, broken, possible_kinds
+from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
 

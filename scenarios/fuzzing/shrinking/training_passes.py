@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from ddpsim.scenarios.models import outline
-from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared
-from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, smaller_mesh, two_or_three_ranks
+from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, Declared
+from ddpsim.scenarios.fuzzing.shrinking.training_ranks import fewer_ranks, smaller_mesh, two_or_three_ranks
+from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import (
     CommunicationHook,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ddpsim.scenarios.models import outline
+from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
 from ddpsim.scenarios.training.training import (
     Action,

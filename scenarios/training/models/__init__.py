@@ -4,8 +4,8 @@
 network's class are its options.
 """
 
-from ddpsim.scenarios.models.catalog import NETWORKS, OptionError, make, outline
-from ddpsim.scenarios.models.network import Network
-from ddpsim.scenarios.models.normalized import SyncBatchNorm
+from ddpsim.scenarios.training.models.catalog import NETWORKS, OptionError, make, outline
+from ddpsim.scenarios.training.models.network import Network
+from ddpsim.scenarios.training.models.normalized import SyncBatchNorm
 
 __all__ = ["NETWORKS", "Network", "OptionError", "SyncBatchNorm", "make", "outline"]

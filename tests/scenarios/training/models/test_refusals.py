@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models import NETWORKS, make, outline
+from ddpsim.scenarios.training.models import NETWORKS, make, outline
 
 SIZES = "a whole number from 1 to 65536"
 DEPTHS = "a whole number from 1 to 512"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.training.models.network import Network
 
 
 class BatchNorm(Network):

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.catalogue import catalogue
 from ddpsim.scenarios.files.program_line import words_of_program
 from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
-from ddpsim.scenarios.lookup.catalogue import catalogue
-from ddpsim.scenarios.lookup.registry import registry
+from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
 from ddpsim.simulator.rank_processes.program import Program, own_hash_seed

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from ddpsim import Policy, Result, UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.scenarios.shrinking.candidate import Candidate
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.policies.guided import Guided

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training
+from ddpsim.scenarios.fuzzing.strategies.parallel_trainings import parallel_trainings
+from ddpsim.scenarios.fuzzing.strategies.programs import broken_programs, programs
+from ddpsim.scenarios.fuzzing.strategies.schedules import schedules
+from ddpsim.scenarios.fuzzing.strategies.trainings import trainings
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.strategies.parallel_trainings import parallel_trainings
-from ddpsim.scenarios.strategies.programs import broken_programs, programs
-from ddpsim.scenarios.strategies.schedules import schedules
-from ddpsim.scenarios.strategies.trainings import trainings
 
 
 class Kind(Enum):

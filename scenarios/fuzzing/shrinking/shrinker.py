@@ -7,12 +7,12 @@ from functools import partial
 
 from ddpsim import Budget, Result
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
+from ddpsim.scenarios.fuzzing.shrinking.attempts import SameWay, attempt
+from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate, key_of, passes_for, size_of
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
-from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, passes_for, size_of
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink

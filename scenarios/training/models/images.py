@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.training.models.network import Network
 
 
 class Conv(Network):
