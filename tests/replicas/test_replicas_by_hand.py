@@ -326,7 +326,7 @@ def test_found(monkeypatch, engine, name):
 
 def test_gradients_that_differ_at_the_end_are_told_where_they_were_reduced():
     (finding,) = simulate(partial(gradients_without_a_step, factors=(1, 2)), 2, check="replicas").findings
-    assert [(site.file, site.function) for site in finding.sites] == [("training.py", "backward")]
+    assert [(site.file, site.function) for site in finding.sites] == [("small_training.py", "backward")]
 
 
 @pytest.mark.parametrize("name", CLEAN)
