@@ -383,7 +383,6 @@ def test_real_processes_are_torchruns(folder, capfd):
         (["fuzz", "--corpus", "a.py", "b.py"], ["fuzz", "--corpus", "a.py", "--", "b.py"]),
         (["explore", "-m", "a.b", "-m"], ["explore", "--", "-m a.b -m"]),
         (["run", "a.py:f", "--seed", "3"], ["run", "a.py:f", "--seed", "3"]),
-        (["report", "a.py"], ["report", "a.py"]),
         ([], []),
     ],
 )
