@@ -13,7 +13,7 @@ from itertools import pairwise
 from ddpsim.simulator.choices import start_in
 from ddpsim.simulator.errors import ReplayError, UsageError
 from ddpsim.simulator.launching.program import Program, start_of_programs
-from ddpsim.simulator.launching.servers import STANDING, kinds_of
+from ddpsim.simulator.launching.servers import STANDING, server_keys
 
 _WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
 
@@ -30,6 +30,6 @@ def start_servers(words: Sequence[str]) -> None:
         start = start_in(tokens[0]) if tokens else None
         start = start or start_of_programs("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
-        STANDING.start(kinds_of(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+        STANDING.start(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
     except (UsageError, ReplayError, OSError):  # as the command will say
         return

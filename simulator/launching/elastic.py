@@ -74,9 +74,9 @@ class Agent:
     def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _Started:
         context: Any = multiprocessing.get_context(config.start_method)
         workers, returned = [], []
-        for rank, setting in enumerate(settings):
+        for rank, own in enumerate(settings):
             receiving, sending = context.Pipe(duplex=False)
-            worker = context.Process(target=_run_function, args=(rank, function, tuple(args), setting, sending))
+            worker = context.Process(target=_run_function, args=(rank, function, tuple(args), own, sending))
             worker.start()
             workers.append(worker)
             returned.append(receiving)
@@ -89,7 +89,7 @@ class Agent:
 
     def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _Started:
         program = self._program((command, *map(str, args)))
-        ranks = [self._launcher.start_command(program, setting) for setting in settings]
+        ranks = [self._launcher.start_command(program, own) for own in settings]
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
 
     def _program(self, words: Sequence[str]) -> Program:
@@ -139,7 +139,7 @@ def _received(receiver: Any) -> Any:
         return None
 
 
-def _run_function(rank: int, function: Any, args: Sequence[Any], setting: Mapping[str, str], sending: Any) -> None:
+def _run_function(rank: int, function: Any, args: Sequence[Any], settings: Mapping[str, str], sending: Any) -> None:
     __tracebackhide__ = True
-    os.environ.update(setting)
+    os.environ.update(settings)
     sending.send_bytes(pickle.dumps(function(*args)))  # whole: the rank's memory is gone when it is read

@@ -27,7 +27,7 @@ from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.launching import servers
 from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.server import Birth, _begin
-from ddpsim.simulator.launching.servers import Kind, Server, Servers
+from ddpsim.simulator.launching.servers import Server, ServerKey, Servers
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.parcels import Arena
@@ -189,21 +189,21 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
     class Stand:
         is_there = True
 
-        def __init__(self, kind):
-            self.kind = kind
+        def __init__(self, key):
+            self.key = key
 
         def close(self):
-            ended.append(self.kind.hash_seed)
+            ended.append(self.key.hash_seed)
 
     monkeypatch.setattr(servers, "Server", Stand)
     standing = Servers()
-    standing.start([Kind(28), Kind(80)], wants_dynamo=False)
-    standing.start([Kind(5)], wants_dynamo=False)
-    standing.start([Kind(5)], wants_dynamo=False)
+    standing.start([ServerKey(28), ServerKey(80)], wants_dynamo=False)
+    standing.start([ServerKey(5)], wants_dynamo=False)
+    standing.start([ServerKey(5)], wants_dynamo=False)
     assert ended == []
-    standing.start([Kind(6), Kind(7)], wants_dynamo=False)
+    standing.start([ServerKey(6), ServerKey(7)], wants_dynamo=False)
     assert ended == [5]
-    standing.start([Kind(28)], wants_dynamo=False)
+    standing.start([ServerKey(28)], wants_dynamo=False)
     assert ended == [5, 6, 7]
     standing.close()
     assert sorted(ended) == [5, 6, 7, 28, 80]

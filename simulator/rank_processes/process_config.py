@@ -1,4 +1,4 @@
-"""What a rank's process is told when it begins."""
+"""The values that the process of a rank receives when it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 
-class Terms(NamedTuple):
+class ProcessConfig(NamedTuple):
     """What all ranks of an execution have in common."""
 
     coordinator: int
@@ -29,12 +29,12 @@ class Terms(NamedTuple):
     announcement: Announcement
     gpus: int | None = None
     """Virtual ones; None for those that a program asks for on a machine that has none."""
-    runs_ahead: bool = False
-    """It may compute before it has the baton."""
+    is_speculative: bool = False
+    """Ranks may compute before they have the baton."""
     is_launched: bool = False
     """The program has started its ranks itself, or is going to where nothing says that torchrun has."""
-    outsiders: str = ""
-    """Where processes are told of that are no ranks and make a group (`Outsiders.address`)."""
+    external_processes: str = ""
+    """The socket on which a process that is no rank reports that it makes a group (`ExternalProcesses.address`)."""
     is_forked_by_program: bool = False
     """It has forked them, so that they begin as it stood then."""
     start: Start = Start(is_alike=True)
@@ -49,18 +49,18 @@ class Terms(NamedTuple):
     """Those of earlier runs."""
 
 
-def sent(terms: Terms) -> dict[str, Any]:
+def sent(config: ProcessConfig) -> dict[str, Any]:
     """What a rank that runs already has to know of them; it has the rest by having been forked."""
-    told = terms._asdict()
-    del told["program"], told["announcement"], told["is_forked_by_program"]
-    return told
+    values = config._asdict()
+    del values["program"], values["announcement"], values["is_forked_by_program"]
+    return values
 
 
-class Setting(NamedTuple):
-    """Of one rank."""
+class RankConfig(NamedTuple):
+    """The configuration of one rank."""
 
     rank: int
-    terms: Terms
+    common: ProcessConfig
     channel: Channel
     arena: Arena
     files: Files

@@ -1,10 +1,10 @@
-"""What ranks share although they are processes of their own: files, and what else is outside of them.
+"""External effects: what a rank reads or changes outside its process, such as files.
 
-A rank that runs ahead waits for the baton before it looks there or changes something, so that it finds what the ranks
-before it have left, and leaves what the ones after it find, as when one runs at a time. Python says itself where it
-does so (`sys.addaudithook`); that it looks at a file's properties it does not, so there functions of `os` say it.
+A rank that speculates waits for the baton before such an effect. So it sees what earlier ranks wrote, and later ranks
+see what it wrote, as if one rank ran at a time. Python reports most effects (`sys.addaudithook`). It does not report
+reading the properties of a file, so functions of `os` are wrapped for that.
 
-Not noticed is what native code does by itself, but for torch's own writer of files; nor memory that ranks map together.
+Effects of native code are not noticed, except torch's writer of files. Memory that ranks map together is not noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOKING = ("access", "lstat", "readlink", "stat", "statvfs")
 _CODE = (".py", ".pyc", ".so")
 
 
-def wait_before_looking_outside(wait: Callable[[], None]) -> None:
+def wait_before_external_effects(wait: Callable[[], None]) -> None:
     """Let this process call `wait` before it touches what is not its own. For good: the process is the rank's."""
 
     def heed(event: str, arguments: tuple[Any, ...]) -> None:

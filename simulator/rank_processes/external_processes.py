@@ -1,4 +1,4 @@
-"""Processes that are no ranks, and make a process group: they would talk over real gloo, and nobody would notice.
+"""Processes that are not ranks and make a process group: unchecked, they would communicate over real gloo.
 
 What a rank or a launcher starts is watched in two ways. What it forks has what it has, so torch's own function that
 makes a group refuses there. What begins as a Python of its own (`spawn`, `subprocess`, loky) finds
@@ -24,8 +24,8 @@ from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_chil
 _MOST_BYTES = 1 << 12
 
 
-class Outsiders:
-    """Those of one run, as the coordinator hears of them."""
+class ExternalProcesses:
+    """Receives the reports of such processes, for one run."""
 
     def __init__(self) -> None:
         """Raises OSError if the system gives no more files."""

@@ -1,12 +1,12 @@
-"""Which ranks may go on before they have the baton.
+"""Speculation: which ranks may compute before they have the baton.
 
-Ranks share nothing, so what one does up to its next request depends only on what it was answered. Where that is certain
-before the kernel gets to the request, the rank is answered at once and computes beside the others; the kernel serves
-its requests in the order of the policy all the same, and says to each what the rank has heard already. Only if the run
-stops in between the rank has gone too far: then nobody hears what it said since, and it is told to leave.
+Ranks share no memory, so what a rank does up to its next request depends only on the answer to its last one. If that
+answer is certain before the kernel serves the request, the coordinator sends it at once, and the rank computes in
+parallel with the others. The kernel still serves the requests in the order of the policy, and gives each the same answer.
+If the run stops in between, the rank ran too far: its later messages are dropped, and it has to end.
 
-Certain are the answers to a rank that begins, to one that is about to make a call, and to one that waits for calls that
-are complete.
+Three answers are certain: to a rank that begins, to one that is about to make a call, and to one that waits for calls
+that are complete.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ddpsim.simulator.rank_processes.inbox import Inbox
 from ddpsim.simulator.rank_processes.messages import Ask, Message, Turn
 
 _MOST_UNHANDLED = 1_000
-"""So many messages of a rank may be waiting for their turn."""
+"""The most messages of a rank that may wait for their turn."""
 
 _STEPS_LEFT = 10_000
-"""So near to the limit of steps nobody runs ahead: the run would stop under a rank that is elsewhere by then."""
+"""No rank speculates so near to the limit of steps: the run may stop while that rank is too far."""
 
 
-class Advance:
-    """Lets the ranks of one execution run ahead."""
+class Speculation:
+    """Sends certain answers early, for one execution."""
 
     def __init__(self, kernel: Kernel, *, is_allowed: bool) -> None:
         self._run = kernel.run
