@@ -18,8 +18,8 @@ from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launch import Launch, launched
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.program_ranks import start_ranks
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
@@ -38,7 +38,7 @@ def process_ranks(
     """Start what the ranks need, and end it afterwards."""
     with closing(ExternalProcesses()) as external_processes:
         launch = None
-        if isinstance(program, Program):
+        if isinstance(program, Script):
             launch = launched(
                 program,
                 world_size,
@@ -101,7 +101,7 @@ class ProcessRanks:
             program=_run_by_ranks(program, options, launch),
             is_observed=kernel.run.is_observed,
             checks_replicas=options.check is not None,
-            is_program=isinstance(program, Program),
+            is_program=isinstance(program, Script),
             announcement=Announcement(),
             gpus=options.gpus,
             is_speculative=_may_speculate(options, launch),
@@ -124,7 +124,7 @@ def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
 def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:
     if launch is not None:
         return _sent
-    return program if isinstance(program, Program) else partial(_call, program, tuple(options.args))
+    return program if isinstance(program, Script) else partial(_call, program, tuple(options.args))
 
 
 def _way_to_start(
@@ -133,7 +133,7 @@ def _way_to_start(
     """What starts the ranks' processes; what it needs is given back with `over`."""
     if launch is not None:
         return launch.begin
-    if not isinstance(program, Program):
+    if not isinstance(program, Script):
         return fork_ranks
     guardian = Guardian()  # functions seldom start processes
     over.callback(guardian.end)

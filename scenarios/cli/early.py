@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from ddpsim.simulator.choices import start_in
 from ddpsim.simulator.errors import ReplayError, UsageError
-from ddpsim.simulator.launching.program import Program, start_of_programs
+from ddpsim.simulator.launching.script import Script, start_of_programs
 from ddpsim.simulator.launching.servers import STANDING, server_keys
 
 _WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
@@ -23,7 +23,7 @@ def start_servers(words: Sequence[str]) -> None:
     if "--" not in words or any(word in words for word in _WITHOUT):
         return
     end = words.index("--")
-    options, program = words[:end], Program(tuple(shlex.split(words[end + 1])))
+    options, program = words[:end], Script(tuple(shlex.split(words[end + 1])))
     tokens = words[end + 2 :]
     try:
         program.check()

@@ -22,7 +22,7 @@ from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
-from ddpsim.simulator.launching.program import Program, with_hash_seed
+from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
 
@@ -96,7 +96,7 @@ def _check_no_semantics(scenario: Scenario) -> None:
 
 
 def _check_no_program(scenario: Scenario) -> None:
-    if isinstance(scenario.program, Program):
+    if isinstance(scenario.program, Script):
         raise UsageError(
             f"transport is 'processes', but {scenario.program.name} is a program, which torchrun runs on real "
             f"processes: take `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"

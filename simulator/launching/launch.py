@@ -16,9 +16,9 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
 from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.program_ranks import start_launcher
 from ddpsim.simulator.launching.rank_popen import exit_code_as_bytes
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
@@ -40,7 +40,7 @@ class Launch:
 
     def __init__(
         self,
-        program: Program,
+        program: Script,
         world_size: int,
         gpus: int | None,
         start: Start,
@@ -172,7 +172,7 @@ class Launch:
 
 
 def launched(
-    program: Program,
+    program: Script,
     world_size: int,
     seconds: float,
     *,

@@ -30,8 +30,8 @@ from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
 from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.external_processes import watch_children
@@ -130,7 +130,7 @@ class Launcher:
 
     # --- ranks --------------------------------------------------------------------------------------------------------
 
-    def start_command(self, program: Program, environment: Mapping[str, str]) -> RankPopen:
+    def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
         """Start a rank that runs a program."""
         self._target = program
         return self._start(Command(program, environment, self._path))

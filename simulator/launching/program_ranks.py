@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, Birth
 from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, server_keys
 from ddpsim.simulator.rank_processes.channel import Channel
@@ -90,7 +90,7 @@ def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int
 
 
 def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
-    assert isinstance(config.program, Program)
+    assert isinstance(config.program, Script)
     children: list[Child] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
     try:

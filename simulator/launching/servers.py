@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import Fork, Forked, Load
 
 _MAIN = """
@@ -55,7 +55,7 @@ class ServerKey(NamedTuple):
         return self.hash_seed in HASH_SEEDS and not self.preload
 
 
-def server_keys(program: Program, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
+def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
     """The servers that the ranks of a program come from, in turn."""
     folder = program.folder if preload else ""
     return [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]

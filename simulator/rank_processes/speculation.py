@@ -2,8 +2,8 @@
 
 Ranks share no memory, so what a rank does up to its next request depends only on the answer to its last one. If that
 answer is certain before the kernel serves the request, the coordinator sends it at once, and the rank computes in
-parallel with the others. The kernel still serves the requests in the order of the policy, and gives each the same answer.
-If the run stops in between, the rank ran too far: its later messages are dropped, and it has to end.
+parallel with the others. The kernel still serves the requests in the order of the policy, and gives each the same
+answer. If the run stops in between, the rank ran too far: its later messages are dropped, and it has to end.
 
 Three answers are certain: to a rank that begins, to one that is about to make a call, and to one that waits for calls
 that are complete.

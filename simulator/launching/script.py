@@ -27,7 +27,7 @@ _USES_DYNAMO = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Script:
     """A command line without the `python`: a file or `-m` and a module, and what is theirs.
 
     Called with a rank, in a process of that rank's own, it runs there, and does not return before it has ended.
