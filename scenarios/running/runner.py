@@ -13,10 +13,9 @@ from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import as_typed, words_of_program
+from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.cache import own_cache
-from ddpsim.scenarios.processes.job import check_timeout
-from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from

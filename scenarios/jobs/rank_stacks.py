@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from ddpsim.scenarios.jobs.rank_report import Position
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.rank_report import Position
 from ddpsim.scenarios.ranks.function import BETWEEN
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.runtime.call_sites import is_users

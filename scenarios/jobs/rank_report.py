@@ -8,7 +8,7 @@ from enum import Enum
 from ddpsim.simulator.calls import Site
 
 
-class Ending(Enum):
+class RankEnding(Enum):
     """How a rank's program ended."""
 
     RETURNED = "returned"
@@ -56,7 +56,7 @@ class RankReport:
     """What became of one rank."""
 
     rank: int
-    ending: Ending
+    ending: RankEnding
     seconds: float
     """When, in seconds since the epoch."""
     has_started: bool = True

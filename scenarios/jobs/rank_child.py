@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from ddpsim.scenarios.processes import rank as rank_process
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.notes import Starter
-from ddpsim.scenarios.processes.rank import Word
-from ddpsim.scenarios.processes.rank_report import RankReport
+from ddpsim.scenarios.jobs import job_rank as rank_process
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.jobs.supervisor_notes import Starter
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0
@@ -37,7 +37,7 @@ _DEATH = b"Fatal Python error: "
 
 
 @dataclass(slots=True)
-class Child:
+class RankChild:
     """The process of a rank, as its supervisor sees it."""
 
     rank: int
@@ -134,7 +134,7 @@ class Child:
 
 
 @contextmanager
-def started(job: Job, rank: int, starter: Starter) -> Iterator[Child]:
+def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild]:
     """Fork the rank; it does not outlive the block."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
@@ -148,7 +148,7 @@ def started(job: Job, rank: int, starter: Starter) -> Iterator[Child]:
         rank_process.run(job, rank, its)
     its.close()
     os.close(its_stderr)
-    child = Child(rank, process, ours, stderr, starter)
+    child = RankChild(rank, process, ours, stderr, starter)
     try:
         yield child
         child.end()

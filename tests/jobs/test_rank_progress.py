@@ -8,13 +8,13 @@ from itertools import count
 import pytest
 import torch.distributed as dist
 
-from ddpsim.scenarios.processes import recorder
-from ddpsim.scenarios.processes.child import Child
-from ddpsim.scenarios.processes.notes import Notes, Starter
-from ddpsim.scenarios.processes.progress import Clock, Progress, Unchanged, _sleeps
-from ddpsim.scenarios.processes.rank import Word
-from ddpsim.scenarios.processes.recorder import Recording
-from ddpsim.scenarios.processes.supervisor import _Quiet
+from ddpsim.scenarios.jobs import recorder
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_child import RankChild
+from ddpsim.scenarios.jobs.rank_progress import Clock, RankProgress, Unchanged, _sleeps
+from ddpsim.scenarios.jobs.recorder import Recording
+from ddpsim.scenarios.jobs.supervisor import _Quiet
+from ddpsim.scenarios.jobs.supervisor_notes import Notes, Starter
 
 
 def test_time_in_which_nobody_looks_does_not_pass():
@@ -40,10 +40,10 @@ def looks(monkeypatch):
         used = count(step=int(computes))
         monkeypatch.setattr(time, "process_time", lambda: float(next(used)))
         monkeypatch.setattr(time, "thread_time", lambda: 0.0)
-        progress = Progress(100.0)
+        progress = RankProgress(100.0)
         monkeypatch.setattr(progress, "_clock", Clock(100.0, time.monotonic))
         monkeypatch.setattr(progress, "_frames", list)
-        monkeypatch.setattr("ddpsim.scenarios.processes.progress._sleeps", count(step=int(sleeps)).__next__)
+        monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleeps", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
         monkeypatch.setattr(recorder, "recording", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]
@@ -85,7 +85,7 @@ def notes():
     return Notes(0, 1, dist.HashStore(), is_host=False)
 
 
-class _Computing(Child):
+class _Computing(RankChild):
     """Nothing of a child but what it has computed, which the test sets."""
 
     seconds = 0.0
@@ -127,8 +127,8 @@ def test_a_silent_rank_that_computes_has_six_times_as_long(child):
 
 
 def test_what_a_process_has_computed():
-    own = Child(0, os.getpid(), None, -1, Starter(os.getppid(), None))
+    own = RankChild(0, os.getpid(), None, -1, Starter(os.getppid(), None))
     if os.path.exists("/proc/self/stat"):
         assert abs(own.computed() - time.process_time()) < 0.2
-    gone = Child(0, 0, None, -1, Starter(os.getppid(), None))
+    gone = RankChild(0, 0, None, -1, Starter(os.getppid(), None))
     assert gone.computed() == 0.0

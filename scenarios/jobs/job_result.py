@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.jobs.job_findings import findings_of
+from ddpsim.scenarios.jobs.job_launcher import launch
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.findings import findings_of
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.launcher import launch
-from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.trace import Trace
 
@@ -31,7 +31,7 @@ def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float 
     """Run a scenario on one process a rank. Raises UsageError for what processes cannot do, or cannot be started."""
     check_usable(scenario)
     _check_room(scenario.world_size)
-    reports = launch(Job.of(scenario, engine, timeout_seconds), scenario.world_size)
+    reports = launch(ScenarioJob.of(scenario, engine, timeout_seconds), scenario.world_size)
     return result_of(scenario, engine, reports)
 
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from ddpsim.scenarios.processes.child import Child
-from ddpsim.scenarios.processes.notes import Starter
-from ddpsim.scenarios.processes.rank import Word
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_child import RankChild
+from ddpsim.scenarios.jobs.supervisor_notes import Starter
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def child():
     """A child without a process: its line and its stderr are written to by the test."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
-    child = Child(0, 0, ours, stderr, Starter(os.getppid(), None))
+    child = RankChild(0, 0, ours, stderr, Starter(os.getppid(), None))
     yield child, its, its_stderr
     for end in (ours, its):
         end.close()

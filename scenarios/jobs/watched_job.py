@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpsim.scenarios.records.live import in_rank
-from ddpsim.scenarios.records.live.processes import check_platform, end_all, marked, processor_seconds, wanted_seconds
+from ddpsim.scenarios.jobs import in_rank
 from ddpsim.simulator.errors import UsageError
 
+_PROC = "/proc"
 _LOOK_SECONDS = 0.1
 _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
@@ -27,6 +28,7 @@ _WANTED_SHARE = 0.5
 _STDERR = 2
 _WRITE_SECONDS = 10.0
 _END_SECONDS = 5.0
+_END_LOOK_SECONDS = 0.05
 _SITE = """\
 import importlib.machinery, importlib.util, sys
 
@@ -42,7 +44,7 @@ if found is not None:  # the one that is here without us
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJob:
     """How a job came to its end."""
 
     why: str
@@ -50,7 +52,7 @@ class Ended:
     """Its exit status; None if it was ended."""
 
 
-def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> Ended:
+def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> EndedJob:
     """Run a job until it ends by itself, until nothing has moved for so long, or to the limit.
 
     Its ranks leave records in `folder`. What it prints goes to stderr. All processes that it started are ended, however
@@ -63,9 +65,9 @@ def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_s
     with _started(words, folder, site) as process:
         why = _awaited(process, folder, quiet_seconds, limit_seconds)
         if why is None:
-            return Ended(f"the job ended with status {process.returncode}", process.returncode)
+            return EndedJob(f"the job ended with status {process.returncode}", process.returncode)
         _let_write(folder)
-        return Ended(f"{why}, so the job was ended")
+        return EndedJob(f"{why}, so the job was ended")
 
 
 @contextlib.contextmanager
@@ -121,3 +123,61 @@ def _let_write(folder: Path) -> None:
         if all((folder / in_rank.DONE.format(rank)).exists() for rank in ranks):
             return
         time.sleep(_LOOK_SECONDS)
+
+
+# --- the processes of a job: those with its variable in their environment ------------------------------------------
+
+
+def check_platform() -> None:
+    """Raise UsageError where nobody says which processes there are."""
+    if not os.path.exists(f"{_PROC}/self/environ"):
+        raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
+
+
+def marked(variable: str, value: str) -> Iterator[int]:
+    """The processes that were started with this variable."""
+    mark = f"{variable}={value}".encode()
+    for name in os.listdir(_PROC):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"{_PROC}/{name}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    yield int(name)
+
+
+def processor_seconds(process: int) -> float:
+    """The processor time that a process has taken; 0 for one that has ended."""
+    try:
+        with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wanted_seconds(process: int) -> dict[int, float]:
+    """The time that each thread of a process has run or waited for a core, by its number; {} where nobody says."""
+    found: dict[int, float] = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"{_PROC}/{process}/task"):
+            with open(f"{_PROC}/{process}/task/{thread}/schedstat", encoding="ascii") as file:
+                found[int(thread)] = sum(map(int, file.read().split()[:2])) / 1e9
+    return found
+
+
+def end_all(variable: str, value: str, seconds: float) -> None:
+    """Kill what is left of them, and what they start meanwhile."""
+    end = time.monotonic() + seconds
+    while (left := [each for each in marked(variable, value) if _is_alive(each)]) and time.monotonic() < end:
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(_END_LOOK_SECONDS)
+
+
+def _is_alive(process: int) -> bool:
+    """False for a zombie, too, which is its parent's."""
+    try:
+        with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

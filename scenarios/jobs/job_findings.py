@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ddpsim import Code, Finding
-from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import shortened
@@ -24,13 +24,13 @@ _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|fa
 
 def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
     """All findings, what led to the others first. `command` simulates the same program."""
-    died = [report for report in reports if report.ending is Ending.DIED]
+    died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
     found = [*_deaths(died, victims, command), *_errors([each for each in raised if each not in victims])]
-    if any(report.ending is Ending.HUNG for report in reports):
+    if any(report.ending is RankEnding.HUNG for report in reports):
         found.append(_hang(reports, command))
     if victims and not died:
         found += _errors(victims)
@@ -92,7 +92,7 @@ def _errors(raised: Iterable[RankReport]) -> list[Finding]:
 
 
 def _hang(reports: Sequence[RankReport], command: str) -> Finding:
-    positions = {each.rank: each.position for each in reports if each.ending is Ending.HUNG and each.position}
+    positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
     seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
@@ -110,13 +110,13 @@ _LONG = 1e9
 
 def _block(report: RankReport) -> list[str]:
     """What one rank was at: the line of the user's program first."""
-    if report.ending is not Ending.HUNG or report.position is None:
+    if report.ending is not RankEnding.HUNG or report.position is None:
         return [f"  rank {report.rank}  {_ending(report)}"]
     return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
 
 
 def _ending(report: RankReport) -> str:
-    if report.ending is Ending.DIED:
+    if report.ending is RankEnding.DIED:
         return f"died: {report.death}"
     return f"raised {shortened(report.error.line, 90)}" if report.error else "returned"
 

@@ -9,10 +9,10 @@ from ddpsim.scenarios import Expectation, finds, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.judgement import conclusion, judge
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.jobs.job_findings import findings_of
 from ddpsim.scenarios.model import CLEAN, found_on_processes
-from ddpsim.scenarios.processes.findings import findings_of
 from ddpsim.simulator.trace import Trace
-from tests.processes.test_findings import died, hung, raised, returned
+from tests.jobs.test_job_findings import died, hung, raised, returned
 
 
 def result_with(*reports):

@@ -7,7 +7,7 @@ import pytest
 
 STANDING_BY = """
 import multiprocessing, time
-from ddpsim.scenarios.processes import launcher
+from ddpsim.scenarios.jobs import job_launcher as launcher
 
 launcher._both = lambda: ()  # none of its own: what it leaves behind is the tracker of semaphores
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ddpsim.scenarios.processes.child import Child, started
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
-from ddpsim.scenarios.processes.progress import BUSY_SHARE, PATIENCE, Clock
-from ddpsim.scenarios.processes.rank import Word
-from ddpsim.scenarios.processes.rank_report import Ending, Position, RankReport
-from ddpsim.scenarios.processes.stacks import position_of_death
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_child import RankChild, started
+from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, Clock
+from ddpsim.scenarios.jobs.rank_report import Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import position_of_death
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
 
 _START_SECONDS = 120.0
 """So long may a rank take to find its program and all others."""
@@ -36,7 +36,7 @@ _LEAST_SECONDS = 0.5
 """So long, at least, have the others to take back that they wait for a rank that has ended."""
 
 
-def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
+def supervise(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
     """Start the rank that the environment names, and see it through; on rank 0, what became of all ranks.
 
     `folder` is there for as long as the launcher wants the run.
@@ -45,7 +45,7 @@ def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
         return notes.read_all() if notes.rank == 0 else ()
 
 
-def supervise_to_status(job: Job, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
+def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
     """Supervise a rank that torchrun has started; what rank 0 concludes is what the processes of all ranks end with."""
     with _seen_through(job, None) as (notes, child):
         if notes.rank != 0:
@@ -58,7 +58,7 @@ def supervise_to_status(job: Job, conclude: Callable[[tuple[RankReport, ...]], i
         return status
 
 
-def _awaited_status(notes: Notes, child: Child) -> int:
+def _awaited_status(notes: Notes, child: RankChild) -> int:
     end = time.monotonic() + _STATUS_SECONDS
     while (status := notes.status()) is None and time.monotonic() < end:
         child.poll()
@@ -66,7 +66,7 @@ def _awaited_status(notes: Notes, child: Child) -> int:
 
 
 @contextmanager
-def _seen_through(job: Job, folder: str | None) -> Iterator[tuple[Notes, Child]]:
+def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Notes, RankChild]]:
     """Start the rank that the environment names, and see it and all others to their ends."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = Starter(os.getppid(), folder)
@@ -111,7 +111,7 @@ _FROZEN = "its process does not answer: it is stopped, or in native code that ho
 
 
 def _see_through(
-    child: Child, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+    child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
 ) -> RankReport:
     """Watch a rank until it has ended, or the run is over."""
     quiet = _Quiet(child, timeout_seconds)
@@ -142,7 +142,7 @@ def _see_through(
 class _Quiet:
     """Whether a rank stands still: it says so itself, or nothing more at all."""
 
-    def __init__(self, child: Child, timeout_seconds: float) -> None:
+    def __init__(self, child: RankChild, timeout_seconds: float) -> None:
         self._child = child
         self._timeout_seconds = timeout_seconds
         self._said_idle = self._is_idle = self._has_voted = False
@@ -172,11 +172,11 @@ class _Quiet:
         return self._is_idle
 
 
-def _dead(child: Child, has_started: bool) -> RankReport:
+def _dead(child: RankChild, has_started: bool) -> RankReport:
     child.read_rest()
     return RankReport(
         child.rank,
-        Ending.DIED,
+        RankEnding.DIED,
         time.time(),
         has_started,
         position=position_of_death(child.last_stack or ()),
@@ -185,12 +185,12 @@ def _dead(child: Child, has_started: bool) -> RankReport:
     )
 
 
-def _silent(child: Child, why: str, *, has_started: bool = True) -> RankReport:
+def _silent(child: RankChild, why: str, *, has_started: bool = True) -> RankReport:
     position = Position(float("inf"), None, why, ())
-    return RankReport(child.rank, Ending.HUNG, time.time(), has_started, position=position)
+    return RankReport(child.rank, RankEnding.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(child: Child, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
+def _wait_for_all(child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
     """Keep the rank, and with it its connections, until all have ended.
 
     It counts as idle like all others, after the time-out: who has waited for its last call has to say so first.

@@ -33,12 +33,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import engines
+from ddpsim.scenarios.jobs import recorder
+from ddpsim.scenarios.jobs.rank_progress import PATIENCE, RankProgress
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import below_call, call_program, stack_of
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes import recorder
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.progress import PATIENCE, Progress
-from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
-from ddpsim.scenarios.processes.stacks import below_call, call_program, stack_of
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
@@ -62,7 +62,7 @@ class Word(Enum):
     END = "end"
 
 
-def run(job: Job, rank: int, line: Connection) -> NoReturn:
+def run(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
     """Be the process of a rank, to its end. `line` leads to the supervisor."""
     own = os.getpid()
     try:
@@ -77,7 +77,7 @@ def run(job: Job, rank: int, line: Connection) -> NoReturn:
         os._exit(1)  # the launcher's frames below are none of a rank's business
 
 
-def _be(job: Job, rank: int, line: Connection, own: int) -> None:
+def _be(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
     watch = _Watch(rank, job.timeout_seconds, line)
     threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
     try:
@@ -95,7 +95,7 @@ def _be(job: Job, rank: int, line: Connection, own: int) -> None:
         time.sleep(1.0)  # the watch ends the process
 
 
-def _start(job: Job, rank: int) -> Scenario:
+def _start(job: ScenarioJob, rank: int) -> Scenario:
     """Find the program and make the default group."""
     job.enter()
     scenario = job.scenario()
@@ -116,13 +116,13 @@ def _seed(rank: int, alike: bool) -> None:
     numpy.random.seed(numpy_random.START_SEED if alike else unlike_seed(rank))
 
 
-def _run(scenario: Scenario, job: Job, rank: int) -> RankReport:
+def _run(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
     try:
         with engines.installed(job.engine):
             value = call_program(scenario, rank)
     except BaseException as error:  # SystemExit, too, is an end of the program and not of the process
         return _raised(rank, error)
-    return RankReport(rank, Ending.RETURNED, time.time(), value=_pickled(value))
+    return RankReport(rank, RankEnding.RETURNED, time.time(), value=_pickled(value))
 
 
 def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
@@ -136,7 +136,7 @@ def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> Ran
         tuple(f"parameter {index}" for index in unused_indices(message)),
         _pickled(error),
     )
-    return RankReport(rank, Ending.RAISED, time.time(), has_started, error=report)
+    return RankReport(rank, RankEnding.RAISED, time.time(), has_started, error=report)
 
 
 def _message(error: BaseException) -> str:
@@ -172,7 +172,7 @@ class _Watch:
         self._has_reported = False
         self._has_started = False
         self._interval = min(max(timeout_seconds / 10, 0.02), 0.25)
-        self._progress = Progress(self._interval)
+        self._progress = RankProgress(self._interval)
 
     def start(self) -> None:
         """The program begins."""
@@ -224,4 +224,4 @@ class _Watch:
         own = None if site is NOWHERE else site
         is_idle = self._is_idle(asleep, computing)
         position = Position(max(asleep, computing), own, stack_of(frame), calls, is_idle)
-        return RankReport(self._rank, Ending.HUNG, time.time(), position=position)
+        return RankReport(self._rank, RankEnding.HUNG, time.time(), position=position)

@@ -2,8 +2,8 @@
 
 from torch.distributed import HashStore
 
-from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Heartbeats, Notes
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, LOST, Heartbeats, Notes
 
 
 def world(size):
@@ -11,7 +11,7 @@ def world(size):
     return [Notes(rank, size, store, is_host=False) for rank in range(size)]
 
 
-def report(rank, ending=Ending.RETURNED, *, has_started=True):
+def report(rank, ending=RankEnding.RETURNED, *, has_started=True):
     return RankReport(rank, ending, 0.0, has_started)
 
 
@@ -27,13 +27,13 @@ def test_reports_are_gathered():
 
 def test_a_hang_is_told_to_all():
     first, second = world(2)
-    second.write(report(1, Ending.HUNG))
+    second.write(report(1, RankEnding.HUNG))
     assert first.why_over() == HUNG
 
 
 def test_a_rank_that_does_not_start_ends_the_run():
     first, second = world(2)
-    second.write(report(1, Ending.RAISED, has_started=False))
+    second.write(report(1, RankEnding.RAISED, has_started=False))
     assert first.why_over() == FAILED_TO_START
 
 
@@ -50,7 +50,7 @@ def test_a_supervisor_without_a_sign_of_life_is_reported_once():
     first.write(report(0))
     own, lost, ended = first.read_all()
     assert (own, ended) == (report(0), report(2))  # the third is silent, too, and has reported
-    assert (lost.ending, lost.death) == (Ending.DIED, LOST)
+    assert (lost.ending, lost.death) == (RankEnding.DIED, LOST)
     assert not first.are_all_idle()
     for own in (first, third):
         own.vote(own.rank, is_idle=True)

@@ -1,11 +1,13 @@
-"""What the processes of a run are told: which program, on which engine, and how long a rank may stand still."""
+"""A scenario on its way to real processes: its program, its engine, its time-out, and their environment."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ddpsim import UsageError
@@ -25,7 +27,7 @@ _OF_A_LAUNCHER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScenarioJob:
     """A scenario on its way to the processes."""
 
     name: str
@@ -42,7 +44,7 @@ class Job:
     """Ranks start with the same seeds."""
 
     @classmethod
-    def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> Job:
+    def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
         """The job of running a scenario. Raises UsageError if other processes cannot be given it."""
         check_timeout(timeout_seconds)
         own = registry.get(scenario.name)
@@ -91,3 +93,30 @@ def _pickled(scenario: Scenario) -> bytes | None:
             f"{scenario.name} cannot be given to other processes ({' '.join(str(error).split())}), expected a function "
             "at the top level of a module: move it there, or name it as FILE.py:FUNCTION"
         ) from error
+
+
+# --- the environment of the processes ---------------------------------------------------------------------------
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Let this process, and those that it starts in the block, have a variable, unless the user has set it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """Give torch's compiler a folder for its cache that is removed after the block, unless the user has named one.
+
+    Otherwise torch makes one among the temporary files, as soon as an optimizer or DDP is imported, and leaves it.
+    """
+    folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
+    with folders as folder, variable("TORCHINDUCTOR_CACHE_DIR", folder):
+        yield

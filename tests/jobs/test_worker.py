@@ -12,8 +12,8 @@ import pytest
 
 from ddpsim import UsageError
 from ddpsim.scenarios import worker
-from ddpsim.scenarios.processes.notes import Notes, Starter
-from tests.processes.conftest import PROGRAMS, has_ended, processes_of
+from ddpsim.scenarios.jobs.supervisor_notes import Notes, Starter
+from tests.jobs.conftest import PROGRAMS, has_ended, processes_of
 
 LONGEST_SECONDS = 600
 

@@ -30,10 +30,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ddpsim import UsageError
-from ddpsim.scenarios.processes.cache import own_cache, variable
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.rank_report import RankReport
-from ddpsim.scenarios.processes.supervisor import supervise
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, own_cache, variable
+from ddpsim.scenarios.jobs.supervisor import supervise
 from ddpsim.simulator.launching.script import start_of_programs
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
@@ -46,7 +45,7 @@ _SECOND: Any = forkserver.ForkServer()
 """It belongs to the process, as multiprocessing's own does."""
 
 
-def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
+def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
     """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
     with standing_by(alike=job.alike), _forked_in_turns(alike=job.alike):
         came_to = _launch(job, world_size)
@@ -59,7 +58,7 @@ def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
     return came_to
 
 
-def _launch(job: Job, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
+def _launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
     """The reports; or the signal that ended the run early, or why the processes could not be started.
 
     No exception of the launcher's leaves this function: its traceback would keep semaphores of multiprocessing's alive

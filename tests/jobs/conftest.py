@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ddpsim.scenarios import load, run_scenario
-from ddpsim.scenarios.processes.launcher import standing_by
+from ddpsim.scenarios.jobs.job_launcher import standing_by
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 

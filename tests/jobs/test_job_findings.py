@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from ddpsim import Code, UsageError
+from ddpsim.scenarios.jobs import recorder
+from ddpsim.scenarios.jobs.job_findings import findings_of
+from ddpsim.scenarios.jobs.job_result import result_of
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import call_program, position_of_death, stack_of
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes import recorder
-from ddpsim.scenarios.processes.findings import findings_of
-from ddpsim.scenarios.processes.process_run import result_of
-from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
-from ddpsim.scenarios.processes.stacks import call_program, position_of_death, stack_of
 from ddpsim.scenarios.ranks.function import BETWEEN, of_a_rank
 from ddpsim.simulator.calls import Site
 
@@ -22,20 +22,20 @@ LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:20354"
 
 
 def returned(rank):
-    return RankReport(rank, Ending.RETURNED, 0.0)
+    return RankReport(rank, RankEnding.RETURNED, 0.0)
 
 
 def raised(rank, line="ValueError: bad", seconds=0.0):
-    return RankReport(rank, Ending.RAISED, seconds, error=ErrorReport(line, f"Traceback\n{line}", SITE))
+    return RankReport(rank, RankEnding.RAISED, seconds, error=ErrorReport(line, f"Traceback\n{line}", SITE))
 
 
 def died(rank, death="signal SIGABRT", words=()):
-    return RankReport(rank, Ending.DIED, 0.0, death=death, last_words=words)
+    return RankReport(rank, RankEnding.DIED, 0.0, death=death, last_words=words)
 
 
 def hung(rank, idle=10.0, *, is_idle=True):
     calls = ("broadcast #0  in flight",)
-    return RankReport(rank, Ending.HUNG, 0.0, position=Position(idle, SITE, STACK, calls, is_idle))
+    return RankReport(rank, RankEnding.HUNG, 0.0, position=Position(idle, SITE, STACK, calls, is_idle))
 
 
 def test_the_text_of_a_hang():
@@ -195,7 +195,7 @@ def test_a_stack_has_no_frames_of_torchs_own():
 
 
 def test_rank_that_did_not_start():
-    reports = [RankReport(0, Ending.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
-    reports += [RankReport(1, Ending.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
+    reports = [RankReport(0, RankEnding.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
+    reports += [RankReport(1, RankEnding.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
     with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
         result_of(None, None, reports)

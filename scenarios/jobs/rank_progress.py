@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from ddpsim.scenarios.processes import recorder
+from ddpsim.scenarios.jobs import recorder
 
 BUSY_SHARE = 0.1
 """A process that uses so much of a core is at work: waiting uses next to nothing."""
@@ -53,7 +53,7 @@ class Unchanged:
         return now - self._since
 
 
-class Progress:
+class RankProgress:
     """What the main thread of this process shows, for another thread that looks at it every `interval` seconds."""
 
     def __init__(self, interval: float) -> None:

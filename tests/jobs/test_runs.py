@@ -16,8 +16,8 @@ from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import found_on_processes
 from ddpsim.scenarios.training.reference import first_differences
+from tests.jobs.conftest import PROGRAMS, children, command, have_ended
 from tests.kit.leftovers import new_files, open_files
-from tests.processes.conftest import PROGRAMS, children, command, have_ended
 
 ENGINES = pytest.mark.parametrize("engine", [engine.value for engine in Engine])
 

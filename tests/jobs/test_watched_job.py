@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ddpsim.scenarios.records.live import in_rank
-from ddpsim.scenarios.records.live.processes import marked
+from ddpsim.scenarios.jobs import in_rank
+from ddpsim.scenarios.jobs.watched_job import marked
 
 HANGS = """
 import torch, torch.distributed as dist

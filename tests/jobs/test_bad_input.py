@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ddpsim import Budget, UsageError
 from ddpsim.scenarios import Scenario, load, replay_scenario, run_scenario
 from ddpsim.scenarios.cli import main
-from tests.processes.conftest import PROGRAMS, children
+from tests.jobs.conftest import PROGRAMS, children
 
 pytestmark = pytest.mark.tier("ci")  # it starts processes
 

@@ -15,7 +15,7 @@ from typing import cast
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ddpsim import UsageError
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
 """Why a run is over before all ranks have ended."""
@@ -77,7 +77,7 @@ class Notes:
         """Say what became of this rank."""
         if not report.has_started:
             self.end_for_all(FAILED_TO_START)
-        elif report.ending is Ending.HUNG:
+        elif report.ending is RankEnding.HUNG:
             self.end_for_all(HUNG)
         self._set_report(report)
 
@@ -173,7 +173,7 @@ class Heartbeats:
         self.notes.store.add(f"beat/{self.notes.rank}", 1)
         for rank in range(self.notes.world_size):
             if self._is_lost(rank, now) and not self.notes.store.check([_key(rank)]):
-                self.notes.write(RankReport(rank, Ending.DIED, time.time(), death=LOST))
+                self.notes.write(RankReport(rank, RankEnding.DIED, time.time(), death=LOST))
                 self.notes.vote(rank, is_idle=True)
 
     def _is_lost(self, rank: int, now: float) -> bool:
