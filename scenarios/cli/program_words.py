@@ -44,10 +44,10 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
 
     The program may have an option of the same name, so this says what the words are, not that they are wrong.
     """
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.simulator.launching.script import Script
 
     program = scenario.program
-    if result is None or not isinstance(program, Program):
+    if result is None or not isinstance(program, Script):
         return
     trailing = trailing_options(program.arguments, options_of(command))
     text = program.text()

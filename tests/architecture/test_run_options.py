@@ -1,4 +1,4 @@
-"""`RunOptions` is the only list of the options of a run: signatures, console, marker, files and lines are held to it."""
+"""`RunOptions` is the only list of the options of a run: signatures, console, marker and files are held to it."""
 
 import re
 import shlex
