@@ -27,10 +27,10 @@ from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_of_threads
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result

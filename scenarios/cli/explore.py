@@ -111,7 +111,7 @@ def explore(
 def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import check_free
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.simulator.launching.program import Program
 
     check_free(path)
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):

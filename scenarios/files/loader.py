@@ -12,7 +12,7 @@ from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_i
 from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
-from ddpsim.simulator.rank_processes.program import Program, own_hash_seed
+from ddpsim.simulator.launching.program import Program, own_hash_seed
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
 

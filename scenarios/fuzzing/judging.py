@@ -26,9 +26,9 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.launching.program import Program as OrdinaryProgram
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program
-from ddpsim.simulator.rank_processes.program import Program as OrdinaryProgram
 
 BY_NAME = "scenario"
 """The kind of one that is a function."""

@@ -22,9 +22,9 @@ from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.launching.program import Program, with_hash_seed
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.rank_processes.program import Program, with_hash_seed
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)

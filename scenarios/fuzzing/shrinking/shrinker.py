@@ -13,7 +13,7 @@ from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate, key_of, pass
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
 from ddpsim.simulator.shrinking.schedule_passes import stripped

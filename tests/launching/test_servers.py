@@ -24,16 +24,16 @@ from ddpsim import (
 )
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.errors import InternalError
-from ddpsim.simulator.rank_processes import servers
+from ddpsim.simulator.launching import servers
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.server import Birth, _begin
+from ddpsim.simulator.launching.servers import Kind, Server, Servers
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.server import Birth, _begin
-from ddpsim.simulator.rank_processes.servers import Kind, Server, Servers
 from tests.kit.leftovers import children
-from tests.rank_processes.left_behind import nothing_is_left, with_servers
+from tests.launching.left_behind import nothing_is_left, with_servers
 
 SETS = """
 import torch, torch.distributed as dist
@@ -139,9 +139,7 @@ def test_a_system_that_gives_no_more(program, limit, files):
 
 def a_server():
     """The number of one of the processes that programs are forked from."""
-    return next(
-        int(each) for each in children() if "rank_processes.server" in Path(f"/proc/{each}/cmdline").read_text()
-    )
+    return next(int(each) for each in children() if "launching.server" in Path(f"/proc/{each}/cmdline").read_text())
 
 
 @pytest.mark.tier("nightly")

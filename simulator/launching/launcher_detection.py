@@ -12,8 +12,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from ddpsim.simulator.rank_processes.helpers import Project
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.helper_processes import Project
+from ddpsim.simulator.launching.program import Program
 
 _PROCESS = "Process"
 _STARTS = frozenset({

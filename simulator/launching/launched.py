@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
 
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 
 
 class Body(Protocol):

@@ -16,17 +16,14 @@ from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, Start
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.misplaced import Misplaced
-from ddpsim.simulator.rank_processes.module_files import file_of
+from ddpsim.simulator.launching.misplaced import Misplaced
+from ddpsim.simulator.launching.module_files import file_of
 
 _USES_DYNAMO = re.compile(
     r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
     r"|parallelize_module|pipelining|profiler)\b"
 )
 """What of torch loads its compiler; its optimizers and DDP do not (process_group/late_dynamo.py)."""
-
-MASTER_PORT = 29_500
-"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,35 +194,6 @@ def with_hash_seed(seed: int | None) -> Iterator[None]:
         os.environ.pop("PYTHONHASHSEED")
         if before is not None:
             os.environ["PYTHONHASHSEED"] = before
-
-
-def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
-    """What a function finds, as on ranks that are threads: how every launcher tells a rank which one it is."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(MASTER_PORT),
-    }
-
-
-def environment(rank: int, world_size: int) -> dict[str, str]:
-    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
-    return {
-        **environment_of_function(rank, world_size),
-        "GROUP_RANK": "0",
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_WORLD_SIZE": str(world_size),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "ddpsim",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "OMP_NUM_THREADS": "1",
-    }
 
 
 def is_program(words: Sequence[str]) -> bool:

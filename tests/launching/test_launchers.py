@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
-from tests.rank_processes.left_behind import nothing_is_left, with_servers
+from tests.launching.left_behind import nothing_is_left, with_servers
 
 pytestmark = pytest.mark.tier("ci")  # it starts processes
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddpsim.simulator.rank_processes.may_launch import launches_by_strategy, may_launch
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
+from ddpsim.simulator.launching.program import Program
 from tests.compatibility.cases import CASES
 
 

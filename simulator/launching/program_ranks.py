@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching.guardian import Guardian
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, Birth
+from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, kinds_of
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.server import FILES_OF_A_RANK, MOST_FILES, Birth
-from ddpsim.simulator.rank_processes.servers import STANDING, Server, ServerGone, kinds_of
 from ddpsim.simulator.rank_processes.terms import Terms
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import NoReturn, Protocol
 
+from ddpsim.simulator.launching.launched import Body
+from ddpsim.simulator.launching.launcher_line import Line, Started
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.launched import Body
-from ddpsim.simulator.rank_processes.launcher_line import Line, Started
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files
 

@@ -4,8 +4,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
-from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
+from ddpsim.simulator.launching.program import Program, start_of_programs
+from ddpsim.simulator.launching.servers import STANDING, kinds_of
 from tests.kit.leftovers import children, new_files, open_files
 
 

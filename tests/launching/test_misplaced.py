@@ -9,7 +9,7 @@ import pytest
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.program_options import misplaced_words, options_of
 from ddpsim.scenarios.cli.run import run
-from ddpsim.simulator.rank_processes.misplaced import Misplaced
+from ddpsim.simulator.launching.misplaced import Misplaced
 
 UNSEEN = "does not look at its arguments"
 REFUSED = "does not know it"

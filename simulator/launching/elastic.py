@@ -20,8 +20,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher import api as launcher_api
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.program import Program, environment
-from ddpsim.simulator.rank_processes.rank_popen import RankPopen
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.rank_processes.own_process import environment
 
 LAUNCHERS = (launcher_api, launcher_package)
 """The modules that have `launch_agent`."""

@@ -28,17 +28,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
+from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.rank_popen import RankPopen
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.launched import Body, Command, Worker, is_worker_of_spawn
-from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
 from ddpsim.simulator.rank_processes.outsiders import watch_children
-from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
+from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, environment, flush, make_own_process
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import Program, environment
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.rank_popen import RankPopen
 from ddpsim.simulator.rank_processes.terms import Setting, Terms
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import Replaced
@@ -94,9 +94,7 @@ class Launcher:
             (dist, "TCPStore"),
         ):
             self._replaced.replace(owner, name, self._group_maker)
-        elastic = importlib.import_module(
-            "ddpsim.simulator.rank_processes.elastic"
-        )  # whose imports only launchers need
+        elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # whose imports only launchers need
         for module in elastic.LAUNCHERS:
             self._replaced.put(module, "launch_agent", elastic.Agent(self).launch)
         if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.rank_processes.server import Fork, Forked, Load
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.server import Fork, Forked, Load
 
 _MAIN = """
 import os, sys
 sys.path[:] = os.pread({path}, os.fstat({path}).st_size, 0).decode(errors="surrogateescape").split("\\0")
 os.close({path})
-from ddpsim.simulator.rank_processes.server import main
+from ddpsim.simulator.launching.server import main
 main({file}, {caller})
 """
 

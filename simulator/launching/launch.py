@@ -13,18 +13,18 @@ from typing import Any
 
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching.guardian import Guardian
+from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
+from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.program_ranks import start_launcher
+from ddpsim.simulator.launching.rank_popen import exit_code_as_bytes
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.guardian import Guardian
-from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
-from ddpsim.simulator.rank_processes.may_launch import launches_by_strategy, may_launch
 from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.rank_processes.program_ranks import start_launcher
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.rank_popen import exit_code_as_bytes
-from ddpsim.simulator.rank_processes.terms import Terms
+from ddpsim.simulator.rank_processes.terms import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
@@ -118,6 +118,13 @@ class Launch:
             self._guardian.guard(message.pid)
             os.close(arena)
         return Done(None) if message is None else message
+
+    def begin(self, terms: Terms) -> list[Child]:
+        """Tell the ranks what they have to know, and return them."""
+        for child in self.children:
+            with suppress(OSError):  # it is gone, as the coordinator will see
+                child.channel.send(sent(terms))
+        return self.children
 
     def forward_output(self) -> None:
         """Let the caller's own streams have what the launcher has written."""

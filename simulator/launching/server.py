@@ -112,13 +112,13 @@ def _load_what_all_ranks_need() -> None:
     with without_collections():
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)
-        for name in ("rank_process", "launcher"):
+        for name in ("rank_processes.rank_process", "launching.launcher"):
             _part(name)
 
 
 def _part(name: str) -> Any:
-    """A module beside this one, which imports torch: this one does not, so that it can watch meanwhile."""
-    return importlib.import_module(f"{__package__}.{name}")
+    """A module of the simulator that imports torch: this one does not, so that it can watch meanwhile."""
+    return importlib.import_module(f"ddpsim.simulator.{name}")
 
 
 class _Server:
@@ -226,9 +226,10 @@ def _problem_of(name: str) -> str:
 
 def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Be a rank, or a launcher, as soon as the coordinator says which."""
-    rank_files = _part("rank_files")
+    rank_files = _part("rank_processes.rank_files")
     try:
-        channel_of, told, parcels = [_part(name) for name in ("channel", "terms", "parcels")]
+        names = ("rank_processes.channel", "rank_processes.terms", "rank_processes.parcels")
+        channel_of, told, parcels = [_part(name) for name in names]
         channel = channel_of.Channel(socket.socket(fileno=files[0]))
         try:
             birth: Birth = channel.receive()
@@ -240,15 +241,15 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         os.environ.update({**changed, **birth.environment})
         with suppress(OSError):  # it is gone, as the program will see
             os.chdir(birth.folder)
-        announcement = importlib.import_module("ddpsim.simulator.virtual_gpus.announcement").Announcement(files[5])
+        announcement = _part("virtual_gpus.announcement").Announcement(files[5])
         terms = told.Terms(**birth.terms, announcement=announcement)
         arena = parcels.Arena(file=files[1])
         for file in (files[1], files[5]):
             os.close(file)
         setting = told.Setting(birth.rank, terms, channel, arena, rank_files.Files(tuple(files[2:5])))
         if len(files) == FILES_OF_A_RANK:
-            _part("rank_process").main(setting)
-        _part("launcher").main(setting, _part("launcher_line").Line(socket.socket(fileno=files[6])))
+            _part("rank_processes.rank_process").main(setting)
+        _part("launching.launcher").main(setting, _part("launching.launcher_line").Line(socket.socket(fileno=files[6])))
     except BaseException:  # none of a program: those stay in `main`
         rank_files.write_broken(files[3], traceback.format_exc())
     finally:
