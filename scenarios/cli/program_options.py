@@ -26,10 +26,10 @@ def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[S
     """
     from ddpsim import UsageError
     from ddpsim.simulator.launching.misplaced import Misplaced
-    from ddpsim.simulator.launching.program import Program
+    from ddpsim.simulator.launching.script import Script
 
     program = scenario.program
-    if not isinstance(program, Program) or not program.arguments:
+    if not isinstance(program, Script) or not program.arguments:
         yield scenario
         return
     ours = misplaced_words(program.arguments, options_of(command))
