@@ -21,9 +21,9 @@ class Size(NamedTuple):
     groups: int = 0
     """Besides the default one."""
     shapes: int = 0
-    """How far numbers are from the plain ones: of shapes, splits, roots and tags; of rows and of the networks' options."""
+    """How far numbers are from the plain ones: shapes, splits, roots and tags; rows and the networks' options."""
     options: int = 0
-    """How far words are from the plainest: a dtype, a reduction, a network, a feature; and waits later than their call."""
+    """How far words are from the plainest: dtypes, reductions, networks, features; and waits later than their call."""
     switches: int = 0
     """Choices of the schedule that are not the default."""
     choices: int = 0
