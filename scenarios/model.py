@@ -30,7 +30,7 @@ from ddpsim.scenarios.ranks.function import of_a_rank
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.wording import rank_list
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Scenario:
         """The same in another world. Raises UsageError if it cannot be."""
         if world_size is None:
             return self
-        if isinstance(self.program, Program) and self.program.counts_ranks:
+        if isinstance(self.program, Script) and self.program.counts_ranks:
             return replace(self, program=replace(self.program, counts_ranks=False)).with_world_size(world_size)
         if world_size == self.world_size:
             return self

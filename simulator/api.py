@@ -14,11 +14,11 @@ from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.launching.script import Script, start_of_programs
 from ddpsim.simulator.one_run import CHECKS, ISOLATIONS, TRANSPORTS, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import RunOptions
 from ddpsim.simulator.runtime.garbage import set_aside
@@ -111,7 +111,7 @@ def simulate_program(command: Sequence[str], world_size: int, **options: Any) ->
     """
     if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
         raise UsageError(f'command is {command!r}, expected a list of words: write ["train.py", "--epochs", "2"]')
-    return simulate(Program(tuple(command)), world_size, **options)
+    return simulate(Script(tuple(command)), world_size, **options)
 
 
 def replay(
@@ -242,7 +242,7 @@ def explore(
 def _runnable(program: Any) -> Any:
     """A program in the place of a command; anything else as it is."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
-    return Program(tuple(program)) if is_command else program
+    return Script(tuple(program)) if is_command else program
 
 
 def _options(
@@ -290,7 +290,7 @@ def _options(
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
     if isolation not in (None, *ISOLATIONS):
         raise UsageError(f"isolation is {isolation!r}, expected 'thread' or 'process': give one of these")
-    if isinstance(program, Program):
+    if isinstance(program, Script):
         _check_program(program, args, isolation)
     _check_preload(program, preload)
     if gpus is not None:
@@ -313,7 +313,7 @@ def _options(
     )
 
 
-def _check_program(program: Program, args: Sequence[Any], isolation: str | None) -> None:
+def _check_program(program: Script, args: Sequence[Any], isolation: str | None) -> None:
     if isolation == "thread":
         raise UsageError(
             f"isolation is 'thread', but {program.name} is run as __main__ of a process of its own: leave isolation out"
@@ -328,7 +328,7 @@ def _start_of(program: Any, *, alike: bool, is_checked: bool) -> Start | None:
 
     Raises UsageError if they start alike in any case.
     """
-    if isinstance(program, Program):
+    if isinstance(program, Script):
         return start_of_programs(alike)
     if alike and not is_checked:
         raise UsageError(
@@ -340,7 +340,7 @@ def _start_of(program: Any, *, alike: bool, is_checked: bool) -> Start | None:
 def _check_preload(program: Any, preload: Any) -> None:
     if isinstance(preload, str) or not all(isinstance(name, str) and name for name in preload):
         raise UsageError(f'preload is {preload!r}, expected names of modules: write preload=("transformers",)')
-    if preload and not isinstance(program, Program):
+    if preload and not isinstance(program, Script):
         raise UsageError(
             f"preload is {tuple(preload)}, but ranks of functions have what this process has imported: import it here"
         )
@@ -349,7 +349,7 @@ def _check_preload(program: Any, preload: Any) -> None:
 def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
     if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
         raise UsageError(f"gpus is {gpus!r}, expected a whole number from 1: say how many virtual GPUs there are")
-    if isolation != "process" and not isinstance(program, Program):
+    if isolation != "process" and not isinstance(program, Script):
         raise UsageError(
             f"gpus is {gpus}, but ranks are threads, which share torch.cuda: give isolation='process', too, or leave "
             "gpus out"
@@ -357,7 +357,7 @@ def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
 
 
 def _name_of(program: Any, name: str | None) -> str:
-    own = program.name if isinstance(program, Program) else getattr(program, "__qualname__", type(program).__qualname__)
+    own = program.name if isinstance(program, Script) else getattr(program, "__qualname__", type(program).__qualname__)
     return str(name or own)
 
 

@@ -27,10 +27,10 @@ from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_of_threads
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
@@ -126,7 +126,7 @@ def _run(
         comparisons=None if ran.compared is None else ran.compared.total(),
         has_poisoned=options.poison,
     )
-    if isinstance(program, Program) and result.verdict is Verdict.PASS:
+    if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(options.name or program.name)
         result = dataclasses.replace(result, note=note_of_apart(name, result.returns, result.trace))
     if options.faults and result.verdict is Verdict.PASS:

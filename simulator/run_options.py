@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.verdict import Finding
 
 
@@ -28,7 +28,7 @@ class RunOptions(NamedTuple):
     one_at_a_time: bool = False
     """Ranks that are processes compute one at a time, too."""
     isolation: str | None = None
-    """None for what goes with the program: a process for a `Program`, a thread for a function."""
+    """None for what goes with the program: a process for a `Script`, a thread for a function."""
     start: Start | None = None
     """How the ranks start; None for a function's that start alike."""
     preload: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class RunOptions(NamedTuple):
 
     def isolation_of(self, program: Callable[..., Any]) -> str:
         """What a rank is."""
-        return self.isolation or ("process" if isinstance(program, Program) else "thread")
+        return self.isolation or ("process" if isinstance(program, Script) else "thread")
 
 
 class RunKeywords(TypedDict, total=False):

@@ -111,10 +111,10 @@ def explore(
 def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import check_free
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.simulator.launching.script import Script
 
     check_free(path)
-    if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
+    if check_determinism and not scenario.alike and not isinstance(scenario.program, Script):
         raise UsageError(
             f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "
             "function can say: leave one of them out, as the replay line has all; or give --alike"

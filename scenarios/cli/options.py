@@ -285,7 +285,7 @@ def prepared_for(transport: str) -> Iterator[None]:
     if transport != "processes":
         yield
         return
-    from ddpsim.scenarios.processes.launcher import standing_by
+    from ddpsim.scenarios.jobs.job_launcher import standing_by
 
     with standing_by():
         yield
