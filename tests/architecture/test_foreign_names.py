@@ -22,7 +22,6 @@ SETTING_BY_NAME = {
     "simulator/patches/late_dynamo.py": "a module that is not loaded yet passes on what is set",
     "simulator/process_group/through_torch.py": "options of a call",
     "simulator/process_group/without_modes.py": "classes of ours",
-    "simulator/launching/misplaced.py": "a class of ours",
     "simulator/rank_processes/own_process.py": "streams of a process that is a rank's",
     "simulator/runtime/replaced.py": "the one that replaces and puts back",
     "scenarios/pytest_plugin/failure.py": "an error that is shown",
