@@ -4,8 +4,8 @@ import pytest
 
 from ddpsim import Code, Verdict
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.record_diagnosis import diagnose
 from tests.records.dumps import call, dump, job
 
 DONE = call()
