@@ -24,7 +24,7 @@ from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
-from ddpsim.simulator.run_options import Ran, RunOptions
+from ddpsim.simulator.run_options import Ran, RunPlan
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Verdict, combine
@@ -33,7 +33,7 @@ from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 @contextmanager
 def process_ranks(
-    program: Callable[..., Any], world_size: int, options: RunOptions, budget: Budget | None
+    program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
 ) -> Iterator[ProcessRanks]:
     """Start what the ranks need, and end it afterwards."""
     with closing(ExternalProcesses()) as external_processes:
@@ -43,9 +43,9 @@ def process_ranks(
                 program,
                 world_size,
                 (budget or Budget()).seconds,
-                gpus=options.gpus,
-                start=options.start or Start(),
-                preload=options.preload,
+                gpus=plan.gpus,
+                start=plan.start or Start(),
+                preload=plan.preload,
                 external_processes=external_processes,
             )
         with nullcontext() if launch is None else closing(launch):
@@ -67,10 +67,10 @@ class ProcessRanks:
         """How many there are, where the program has started them itself."""
         return None if self._launch is None else len(self._launch.children)
 
-    def run(self, kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None) -> Ran:
+    def run(self, kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None) -> Ran:
         """Run them to their ends."""
         launch = self._launch
-        config = self._config(kernel, options, director)
+        config = self._config(kernel, plan, director)
         with ExitStack() as over:
             over.callback(config.announcement.close)
             execution = ProcessRun(
@@ -88,29 +88,29 @@ class ProcessRanks:
                 findings = (*outcome.raised({0: raised}), *findings)
         self._external_processes.check()
         has_failed = combine(findings) is not Verdict.PASS
-        compared = execution.compared if options.check else None
+        compared = execution.compared if plan.check else None
         return Ran(
             findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, compared
         )
 
-    def _config(self, kernel: Kernel, options: RunOptions, director: Director | None) -> ProcessConfig:
+    def _config(self, kernel: Kernel, plan: RunPlan, director: Director | None) -> ProcessConfig:
         program, launch = self._program, self._launch
         return ProcessConfig(
             coordinator=os.getpid(),
             world_size=len(kernel.run.ranks),
-            program=_run_by_ranks(program, options, launch),
+            program=_run_by_ranks(program, plan, launch),
             is_observed=kernel.run.is_observed,
-            checks_replicas=options.check is not None,
+            checks_replicas=plan.check is not None,
             is_program=isinstance(program, Script),
             announcement=Announcement(),
-            gpus=options.gpus,
-            is_speculative=_may_speculate(options, launch),
+            gpus=plan.gpus,
+            is_speculative=_may_speculate(plan, launch),
             is_launched=launch is not None,
-            start=options.start or Start(is_alike=True),
-            preload=options.preload,
+            start=plan.start or Start(is_alike=True),
+            preload=plan.preload,
             external_processes=self._external_processes.address,
-            poisons=options.poison,
-            semantics=options.semantics,
+            poisons=bool(plan.poison),
+            semantics=plan.semantics,
             debugs_rank=None if director is None else director.starts_in,
             breakpoints=breakpoints(),
         )
@@ -121,10 +121,10 @@ def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
     return program(rank, *args)
 
 
-def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:
+def _run_by_ranks(program: Callable[..., Any], plan: RunPlan, launch: Launch | None) -> Callable[[int], Any]:
     if launch is not None:
         return _sent
-    return program if isinstance(program, Script) else partial(_call, program, tuple(options.args))
+    return program if isinstance(program, Script) else partial(_call, program, plan.args)
 
 
 def _way_to_start(
@@ -140,14 +140,14 @@ def _way_to_start(
     return partial(start_ranks, guardian=guardian)
 
 
-def _may_speculate(options: RunOptions, launch: Launch | None) -> bool:
+def _may_speculate(plan: RunPlan, launch: Launch | None) -> bool:
     """True if ranks may compute beside each other.
 
     One core is of no use to them. A fault is to strike a rank where it stands. Ranks that a program has started itself
     may have got memory, locks and queues from it that they share.
     """
     has_cores = len(os.sched_getaffinity(0)) > 1
-    return has_cores and launch is None and not options.faults and not options.one_at_a_time
+    return has_cores and launch is None and not plan.faults and not plan.one_at_a_time
 
 
 def _sent(rank: int) -> None:

@@ -59,7 +59,7 @@ def explore_scenario(
             keep_going=keep_going,
             alike=chosen.alike,
             on_progress=on_progress,
-            **run_keywords(chosen, transport, poisons=True),
+            **run_keywords(chosen, transport),
         )
 
     for result in (exploration.first_pass, exploration.first_failure):

@@ -200,8 +200,7 @@ def replay_command(
     name = as_typed(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
-    words += words_of(scenario)
-    words += ["--poison"] if result.has_poisoned else []
+    words += words_of(dataclasses.replace(scenario, poison=result.has_poisoned or None))
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += ["--alike"] if is_free and scenario.alike else []  # a token has it

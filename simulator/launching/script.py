@@ -11,12 +11,11 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, Start
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.misplaced import Misplaced
 from ddpsim.simulator.launching.module_files import file_of
 
 _USES_DYNAMO = re.compile(
@@ -24,6 +23,12 @@ _USES_DYNAMO = re.compile(
     r"|parallelize_module|pipelining|profiler)\b"
 )
 """What of torch loads its compiler; its optimizers and DDP do not (process_group/late_dynamo.py)."""
+
+_READS_ARGUMENTS = re.compile(r"argv|argparse|optparse|fileinput|unittest|distributed\.(run|launch)|common_utils|runpy")
+"""What of Python and torch reads a program's arguments."""
+
+MASTER_PORT = 29_500
+"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,6 @@ class Script:
     """If it starts its ranks itself, there are as many as it says."""
     within: Callable[[], AbstractContextManager[object]] | None = None
     """A function of a module, for what is in place while it runs."""
-    misplaced: Misplaced | None = field(default=None, compare=False)
-    """What of its arguments may be meant for somebody else."""
 
     @property
     def name(self) -> str:
@@ -68,6 +71,14 @@ class Script:
 
     def may_need_dynamo(self) -> bool:
         """False for one whose text has nothing that loads torch's compiler; what else it imports may."""
+        return self._may(_USES_DYNAMO)
+
+    def ignores_arguments(self) -> bool:
+        """True for one whose text cannot read its arguments; what else it imports may."""
+        return not self._may(_READS_ARGUMENTS)
+
+    def _may(self, pattern: re.Pattern[str]) -> bool:
+        """False if its text has no such thing, and imports nothing but torch, numpy and Python's own."""
         try:
             text = self.text()
             tree = ast.parse(text)
@@ -76,7 +87,7 @@ class Script:
         names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
         names += ["." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         known = {*sys.stdlib_module_names, "torch", "numpy"}
-        return not text or bool(_USES_DYNAMO.search(text)) or any(name.split(".")[0] not in known for name in names)
+        return not text or bool(pattern.search(text)) or any(name.split(".")[0] not in known for name in names)
 
     def check(self) -> None:
         """Raise UsageError if there is nothing that could run."""
@@ -123,20 +134,11 @@ class Script:
         try:
             with self.within() if self.within is not None else nullcontext():
                 self._run()
-        except BaseException as error:
-            self._has_ended(error)
-            if isinstance(error, SystemExit) and error.code in (None, 0):
+        except SystemExit as error:
+            if error.code in (None, 0):
                 return 0
             raise
-        self._has_ended()
         return None
-
-    def _has_ended(self, error: BaseException | None = None) -> None:
-        if self.misplaced is not None:
-            self.misplaced.look_at_end(error)
-
-    def _arguments(self, words: Sequence[str]) -> list[str]:
-        return list(words) if self.misplaced is None else self.misplaced.arguments(words)
 
     def _run(self) -> None:
         __tracebackhide__ = True
@@ -146,13 +148,13 @@ class Script:
             self._run_file()
 
     def _run_module(self) -> None:
-        sys.argv = self._arguments(self.command[1:])
+        sys.argv = list(self.command[1:])
         sys.path.insert(0, os.getcwd())
         runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
 
     def _run_file(self) -> None:
         path = os.path.abspath(self.command[0])  # as Python has it, so that it holds behind os.chdir
-        sys.argv = self._arguments(self.command)
+        sys.argv = list(self.command)
         sys.path.insert(0, os.path.dirname(path))
         main = ModuleType("__main__")
         main.__file__ = path
