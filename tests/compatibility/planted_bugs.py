@@ -101,7 +101,8 @@ BUGS = (
         Code.MISMATCH_ORIGIN,
         (0,),
         "hits.append(model(x)",
-        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 made one that the others did not",
+        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 ran a forward that the others did "
+        "not run",
     ),
     PlantedBug(
         "evaluation on rank 0 that gathers",
@@ -186,7 +187,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dcp.save(",
-        "saving and loading a distributed checkpoint takes every rank, and only rank 0 came to it",
+        "saving and loading a distributed checkpoint needs every rank, and only rank 0 did so",
     ),
     PlantedBug(
         "layers dropped by chance, which no rank has seeded",

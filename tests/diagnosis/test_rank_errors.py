@@ -67,7 +67,7 @@ def test_an_error_that_is_not_known():
     assert finding.sites == (SITE,)
     assert end(finding) == (
         "an exception left the program of rank 2",
-        "fix it there first; ranks that did not raise at most wait for what was not done because of it",
+        "fix this exception first; ranks that did not raise only wait because of it",
     )
     assert finding.text.index("the line") < finding.text.index("  cause   ")
 
