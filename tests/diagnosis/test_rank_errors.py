@@ -42,7 +42,7 @@ KNOWN = {
     "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",
     "JoinError: broadcast float32[1] root 1 needs what only its root has, rank 1, which ran": "list it in torch's Join",
     "JoinError: the join is over: rank 1 left it by ValueError": "enter the join with the same models",
-    "InjectedCrashError: injected crash (rank 2, before call 3)": "leave it out of `faults`",
+    "InjectedCrashError: injected crash (rank 2, before call 3)": "remove it from `faults`",
     "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "wrap it with the same options",
     "ParameterChangedError: parameters changed after construction: a was frozen": "wrap the model again",
     "BypassedBackwardError: a gradient of a came": "call the wrapper, not its inner module",
