@@ -29,7 +29,7 @@ def told(program, size, mutation):
         (ring, 8, Mutation("tag", 4, 3), "with tag 7 at mutants.py:{line}; all other calls of that line suggest tag 0"),
         (halo, 8, Mutation("tag", 4, 6), "with tag 8 after tag 1, a sequence seen nowhere else: otherwise tag"),
         (fan_in, 4, Mutation("peer", 3, 2), "rank 0 may be the right one"),
-        (fan_out, 4, Mutation("extra", 2, 1), "rank 2 made 4 messages, recv #3 at mutants.py:{line} the last"),
+        (fan_out, 4, Mutation("extra", 2, 1), "rank 2 made 4 messages, the last of them recv #3 at mutants.py:{line}"),
         (
             pipeline,
             4,
