@@ -52,7 +52,8 @@ def cause_of(program, world_size):
 def test_the_stage_that_sends_more():
     sends, receives, back = at(pipeline, 7, 5, 12)
     assert cause_of(lambda rank: pipeline(rank, batches=(4, 2)), 2).startswith(
-        f"rank 0 reached send at {sends} 3 times, and rank 1 reached recv at {receives} 2 times and continued at {back}: "
+        f"rank 0 reached send at {sends} 3 times, and rank 1 reached recv at {receives} 2 times and "
+        f"continued at {back}: "
     )
 
 

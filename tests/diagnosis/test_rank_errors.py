@@ -24,7 +24,7 @@ KNOWN = {
     "RuntimeError: Expected to mark a variable ready only once. This error": "use_reentrant=False",
     "UsageError: a got more gradients in this backward than expected: a checkpoint": "static_graph=True",
     "RuntimeError: Your training graph has changed in this iteration, e.g.": "leave static_graph out",
-    "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED": "compute the loss through the wrapper, not through its inner module",
+    "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED": "compute the loss through the wrapper",
     "RuntimeError: one of the variables has been modified by an inplace operation": "broadcast_buffers=False",
     "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn": "multiplied by zero",
     "RuntimeError: it is not needed when a module doesn't have any parameters that require a gradient": "unwrapped",
