@@ -476,11 +476,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
+        """What the call being made belongs to (the simulator reads it; see simulator/attribution/phases.py)."""
         return {"step": self.reducer.steps.latest} if "reducer" in vars(self) else {}
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far this replica is, for a diagnosis (see simulator/process_group/wrapper.py)."""
+        """How far this replica is, for a diagnosis (see simulator/attribution/wrapper.py)."""
         if "reducer" not in vars(self):
             return {}  # its construction failed
         options = self._join_options

@@ -423,7 +423,7 @@ class Reducer:
     # --- what a diagnosis asks ----------------------------------------------------------------------------------------
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
+        """What the call being made belongs to (the simulator reads it; see simulator/attribution/phases.py)."""
         told: dict[str, object] = {
             "wrapper": self._owner() or self,
             "shadow": self._queue.is_shadowing,
@@ -437,7 +437,7 @@ class Reducer:
         return told
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far the reductions are (the simulator reads it; see simulator/process_group/wrapper.py)."""
+        """How far the reductions are (the simulator reads it; see simulator/attribution/wrapper.py)."""
         unreduced = self._queue.next if self._stage is Stage.REDUCING else None
         return {
             "step": self.steps.latest,

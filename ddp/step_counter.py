@@ -1,6 +1,6 @@
 """The number of a wrapper's synchronizing forward, from 1: by it a diagnosis tells apart what meets on different ranks.
 
-What counts is in Note [StepCounter] in simulator/process_group/wrapper.py. Nothing that the engine does depends on it.
+What counts is in Note [StepCounter] in simulator/attribution/wrapper.py. Nothing that the engine does depends on it.
 """
 
 from __future__ import annotations

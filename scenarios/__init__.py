@@ -2,39 +2,42 @@
 
 `registry` maps names to scenarios, `load` finds one by name (or in a file of yours), and `run_scenario` simulates it.
 `@scenario` makes one of a function, and `@repairs` its repaired twin. `per_rank` makes fixtures for pytest.
+
+What runs scenarios and is none (the console, the pytest plugin, fuzzing, real jobs) is here because it is above all
+other packages, and ddpsim has no fifth one.
 """
 
 import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.lookup.registry import registry
+    from ddpsim.scenarios.files.loader import load
+    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
     from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, every_rank, finds, odd_one_out, repairs, scenario
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
-    from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
     from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 _HOMES = {
     "CLEAN": "ddpsim.scenarios.model",
     "Expectation": "ddpsim.scenarios.model",
     "Scenario": "ddpsim.scenarios.model",
-    "ShrunkScenario": "ddpsim.scenarios.shrinking.shrinker",
+    "ShrunkScenario": "ddpsim.scenarios.fuzzing.shrinking.shrinker",
     "Snapshot": "ddpsim.scenarios.training.snapshot",
     "every_rank": "ddpsim.scenarios.model",
     "explore_scenario": "ddpsim.scenarios.running.exploring",
     "finds": "ddpsim.scenarios.model",
-    "load": "ddpsim.scenarios.lookup.loader",
+    "load": "ddpsim.scenarios.files.loader",
     "odd_one_out": "ddpsim.scenarios.model",
     "per_rank": "ddpsim.scenarios.pytest_plugin.fixtures",
-    "registry": "ddpsim.scenarios.lookup.registry",
+    "registry": "ddpsim.scenarios.files.registry",
     "repairs": "ddpsim.scenarios.model",
     "replay_scenario": "ddpsim.scenarios.running.runner",
     "run_scenario": "ddpsim.scenarios.running.runner",
     "scenario": "ddpsim.scenarios.model",
-    "shrink_scenario": "ddpsim.scenarios.shrinking.shrinker",
+    "shrink_scenario": "ddpsim.scenarios.fuzzing.shrinking.shrinker",
     "snapshot": "ddpsim.scenarios.training.snapshot",
 }
 

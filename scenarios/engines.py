@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from ddpsim import UsageError
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 
 
 class Engine(str, Enum):

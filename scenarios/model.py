@@ -30,7 +30,7 @@ from ddpsim.scenarios.ranks.function import of_a_rank
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.wording import rank_list
 
 if TYPE_CHECKING:

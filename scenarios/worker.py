@@ -19,7 +19,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import Job

@@ -14,11 +14,11 @@ from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.launching.program import Program, start_of_programs
 from ddpsim.simulator.one_run import CHECKS, ISOLATIONS, TRANSPORTS, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import RunOptions
 from ddpsim.simulator.runtime.garbage import set_aside

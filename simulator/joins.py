@@ -42,7 +42,7 @@ class JoinedRank:
 
     rank: int
     step: int | None
-    """Synchronising forwards of its model before, see Note [Step of joining] in process_group/origins.py; None without
+    """Synchronising forwards of its model before, see Note [Step of joining] in attribution/origins.py; None without
     a model."""
     shadowed: tuple[tuple[str, int], ...] = ()
     """What it shadowed, by phase of the calls that its own met ("bucket", "user"), and how often; the most first."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, program_on
@@ -23,16 +24,15 @@ from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, noth
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
-from ddpsim.simulator.process_group.hazard_watch import HazardWatch
-from ddpsim.simulator.process_group.made_stores import stores_of_threads
-from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
-from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.process_group.user_stores import stores_of_threads
 from ddpsim.simulator.replay_call import replay_call
+from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import Ran, RunOptions
 from ddpsim.simulator.runtime.garbage import fewer_collections

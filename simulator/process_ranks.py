@@ -6,8 +6,8 @@ Loaded by the first run that has such ranks: it is a fifth of what there is to i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,13 @@ from ddpsim.simulator.choices import Start
 from ddpsim.simulator.debugging.breakpoints import breakpoints
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.rank_processes.launch import Launch, launched
+from ddpsim.simulator.launching.guardian import Guardian
+from ddpsim.simulator.launching.launch import Launch, launched
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.program_ranks import start_ranks
+from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.terms import Terms
 from ddpsim.simulator.run_options import Ran, RunOptions
 from ddpsim.simulator.runtime import outcome
@@ -66,17 +69,12 @@ class ProcessRanks:
         """Run them to their ends."""
         launch = self._launch
         terms = self._terms(kernel, options, director)
-        execution = ProcessRun(
-            terms,
-            kernel,
-            move_data=mover.move,
-            started=None if launch is None else launch.children,
-            director=director,
-        )
-        try:
+        with ExitStack() as over:
+            over.callback(terms.announcement.close)
+            execution = ProcessRun(
+                terms, kernel, move_data=mover.move, start=_way_to_start(self._program, launch, over), director=director
+            )
             execution.run()
-        finally:
-            terms.announcement.close()
         findings = execution.findings()
         if launch is not None and execution.went_through:
             raised = launch.end_well(kernel.run.budget.seconds)
@@ -121,6 +119,19 @@ def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Laun
     if launch is not None:
         return _sent
     return program if isinstance(program, Program) else partial(_call, program, tuple(options.args))
+
+
+def _way_to_start(
+    program: Callable[..., Any], launch: Launch | None, over: ExitStack
+) -> Callable[[Terms], Sequence[Child]]:
+    """What starts the ranks' processes; what it needs is given back with `over`."""
+    if launch is not None:
+        return launch.begin
+    if not isinstance(program, Program):
+        return fork_ranks
+    guardian = Guardian()  # functions seldom start processes
+    over.callback(guardian.end)
+    return partial(start_ranks, guardian=guardian)
 
 
 def _may_run_ahead(options: RunOptions, launch: Launch | None) -> bool:

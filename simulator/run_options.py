@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.verdict import Finding
 
 

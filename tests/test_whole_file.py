@@ -14,8 +14,8 @@ import pytest
 from ddpsim import UsageError, reports, scenarios, simulator
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.files import write_file
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.saving import save
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.simulator import whole_file
 from ddpsim.simulator.whole_file import write_whole
 

@@ -58,7 +58,7 @@ def bench(
 
 
 def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[Case]:
-    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.running.measuring import Case
 
     engines = engines_named(engine)

@@ -64,7 +64,7 @@ def debug(
     """
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge
-        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
         from ddpsim.simulator.runtime.desk import read_line
 
@@ -87,7 +87,7 @@ def debug(
 
 
 def _save(name: str, scenario: Scenario, path: Path) -> None:
-    from ddpsim.scenarios.shrinking.saved import check_free, save_shrunk
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_free, save_shrunk
 
     check_free(path, "save")
     save_shrunk(scenario, name, path, how="a schedule made by hand of")

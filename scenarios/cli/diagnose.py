@@ -85,7 +85,7 @@ def diagnose(
     from ddpsim.simulator.records.record import RecordError
 
     if write_test is not None:
-        from ddpsim.scenarios.shrinking.saved import check_new
+        from ddpsim.scenarios.fuzzing.shrinking.saved import check_new
 
         check_form(write_test)
         check_new(write_test, "--write-test")

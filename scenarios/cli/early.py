@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from ddpsim.simulator.choices import start_in
 from ddpsim.simulator.errors import ReplayError, UsageError
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
-from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
+from ddpsim.simulator.launching.program import Program, start_of_programs
+from ddpsim.simulator.launching.servers import STANDING, kinds_of
 
 _WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
 

@@ -71,7 +71,7 @@ def explore(
     """
     with without_collections():
         from ddpsim import Budget
-        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.exploring import explore_scenario
         from ddpsim.scenarios.running.parting import with_closest_pass
 
@@ -110,8 +110,8 @@ def explore(
 
 def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
     from ddpsim import UsageError
-    from ddpsim.scenarios.shrinking.saved import check_free
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_free
+    from ddpsim.simulator.launching.program import Program
 
     check_free(path)
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
@@ -142,7 +142,7 @@ def _told(scenario: Scenario, engine: Engine, explored: Explored, how: str, repo
 
 
 def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:
-    from ddpsim.scenarios.shrinking.saved import save_shrunk
+    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk
 
     failure = exploration.first_failure
     if failure is None:

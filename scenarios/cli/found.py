@@ -11,10 +11,10 @@ from ddpsim import Code
 from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.fuzzing.campaign import Campaign
 from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import State
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 
 _HANGS = "it does not come to its end, so it was not run again for a report"

@@ -135,9 +135,9 @@ def _plan(
     executions: int | None,
     run_as: RunAs,
 ) -> Plan:
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
     from ddpsim.scenarios.fuzzing.plan import Plan
-    from ddpsim.scenarios.lookup.loader import load
 
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
@@ -170,8 +170,8 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
     """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
-    from ddpsim.scenarios.lookup.loader import load
 
     size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
     scenario = plan.run_as.applied_to(load(name))

@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.options import Tags, tagged
 from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.lookup.catalogue import Listed
+    from ddpsim.scenarios.files.catalogue import Listed
 
 
 def list_(
@@ -46,7 +46,7 @@ def list_(
 
 def _own() -> tuple[Mapping[str, Listed], Sequence[str]]:
     """The scenarios that come with ddpsim, and why some files cannot be read."""
-    from ddpsim.scenarios.lookup.catalogue import catalogue
+    from ddpsim.scenarios.files.catalogue import catalogue
 
     own = catalogue()
     return own.entries, own.broken
@@ -63,8 +63,8 @@ def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
 def _scenarios_at(paths: Iterable[Path]) -> tuple[Mapping[str, Listed], Sequence[str]]:
     """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
     from ddpsim import UsageError
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.python_file import scenarios_in
-    from ddpsim.scenarios.lookup.loader import load
 
     chosen = list(paths)
     found: dict[str, Listed] = {}

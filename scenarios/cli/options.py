@@ -19,7 +19,7 @@ from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, li
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.lookup.catalogue import Listed
+    from ddpsim.scenarios.files.catalogue import Listed
 
 Each = TypeVar("Each", bound="Listed")
 

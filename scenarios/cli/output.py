@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ddpsim.scenarios.lookup.catalogue import Listed
+    from ddpsim.scenarios.files.catalogue import Listed
     from ddpsim.scenarios.model import Expectation
 
 Each = TypeVar("Each")

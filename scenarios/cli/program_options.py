@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli import output
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
-    from ddpsim.simulator.rank_processes.misplaced import Misplaced
+    from ddpsim.simulator.launching.misplaced import Misplaced
 
 
 @contextmanager
@@ -25,8 +25,8 @@ def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[S
     that it does not look at: a word such as --ranks may have been meant for the command, too.
     """
     from ddpsim import UsageError
-    from ddpsim.simulator.rank_processes.misplaced import Misplaced
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.simulator.launching.misplaced import Misplaced
+    from ddpsim.simulator.launching.program import Program
 
     program = scenario.program
     if not isinstance(program, Program) or not program.arguments:

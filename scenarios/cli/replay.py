@@ -64,7 +64,7 @@ def replay(
     and --report has how it went on.
     """
     with without_collections():
-        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.replaying import replay_run
 
     scenario = run_as.applied_to(load(name))

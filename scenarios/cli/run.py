@@ -79,7 +79,7 @@ def run(
 ) -> int:
     """Run a script, a function or a scenario, and say what came of it."""
     with without_collections():
-        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:

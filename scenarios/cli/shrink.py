@@ -20,8 +20,8 @@ from ddpsim.simulator.policies.named import RUNNING, listed
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario
     from ddpsim.scenarios.model import Scenario
-    from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario
 
 
 @with_sets
@@ -54,9 +54,9 @@ def shrink(
     """
     with without_collections():
         from ddpsim import Budget
-        from ddpsim.scenarios.lookup.loader import load
-        from ddpsim.scenarios.shrinking.saved import check_free, default_path
-        from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
+        from ddpsim.scenarios.files.loader import load
+        from ddpsim.scenarios.fuzzing.shrinking.saved import check_free, default_path
+        from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
@@ -89,7 +89,7 @@ def _outcome(shrunk: ShrunkScenario, name: str, path: Path) -> Status:
 def _save(scenario: Scenario, name: str, path: Path) -> None:
     """Save what came of it; where that cannot be, show it: nobody wants to wait for it again."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.shrinking.saved import save_shrunk, shrunk_text
+    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk, shrunk_text
 
     try:
         save_shrunk(scenario, name, path)
@@ -143,7 +143,7 @@ _END = {
 
 def _change(shrunk: ShrunkScenario) -> str:
     """What it was and what it is, and what that took."""
-    from ddpsim.scenarios.shrinking.size_text import counted, size_text
+    from ddpsim.scenarios.fuzzing.shrinking.size_text import counted, size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
     return f"{before}  ->  {after}   {counted(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
@@ -151,7 +151,7 @@ def _change(shrunk: ShrunkScenario) -> str:
 
 def _where(progress: ShrinkProgress) -> tuple[float, str]:
     """How far it is: what is left of the time, and how small it has become."""
-    from ddpsim.scenarios.shrinking.size_text import counted
+    from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 
     ranks, switches = progress.size.ranks, progress.size.switches
     sizes = f"{counted(ranks, 'rank')}, {counted(switches, 'switch', 'switches')}"

@@ -55,7 +55,7 @@ def zoo(
     """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import outcome_of
-    from ddpsim.scenarios.lookup.registry import registry
+    from ddpsim.scenarios.files.registry import registry
     from ddpsim.scenarios.running.runner import check_options
 
     engines = engines_named(engine)
@@ -99,8 +99,8 @@ def _run_all(
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """What to run, each twin below its bug. One that is named itself is run in any case."""
-    from ddpsim.scenarios.lookup.loader import load
-    from ddpsim.scenarios.lookup.registry import registry
+    from ddpsim.scenarios.files.loader import load
+    from ddpsim.scenarios.files.registry import registry
 
     named = {name: load(name) for name in names or ()}
     pool: Mapping[str, Scenario] = registry

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import UsageError
 from ddpsim.scenarios.files.forms import ALIKE, NETWORKS, TrainingForm
 from ddpsim.scenarios.files.toml_source import TomlFile
-from ddpsim.scenarios.models import Network, OptionError, outline
 from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.training.models import Network, OptionError, outline
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.scenarios.training.training import (
     MOST,

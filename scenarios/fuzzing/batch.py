@@ -11,16 +11,16 @@ from math import inf
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.value_scenarios import training_in
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.fuzzing.strategies import schedules
+from ddpsim.scenarios.fuzzing.strategies.whole import scenarios
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.strategies import schedules
-from ddpsim.scenarios.strategies.whole import scenarios
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _ONE_AT_A_TIME = threading.Lock()

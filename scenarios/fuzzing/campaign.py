@@ -18,8 +18,8 @@ from ddpsim.scenarios.fuzzing.corpus import State, Tried, check_folder, try_all
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
+from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
-from ddpsim.scenarios.shrinking.size_text import counted
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _OF_CORPUS = -1

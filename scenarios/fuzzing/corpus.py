@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.recorded_outcome import with_outcome
 from ddpsim.scenarios.fuzzing.campaign_report import Execution, Failure
 from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.whole_file import write_whole

@@ -19,16 +19,16 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, Group
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.model import Scenario, found_text
 from ddpsim.scenarios.ranks.interpreter import site_of
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.launching.program import Program as OrdinaryProgram
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program
-from ddpsim.simulator.rank_processes.program import Program as OrdinaryProgram
 
 BY_NAME = "scenario"
 """The kind of one that is a function."""

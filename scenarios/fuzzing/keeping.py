@@ -11,9 +11,9 @@ from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import keep, path_of, record, run_command
 from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
+from ddpsim.scenarios.fuzzing.shrinking.size_text import size_text
 from ddpsim.scenarios.model import found_text
-from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
-from ddpsim.scenarios.shrinking.size_text import size_text
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.shrinking.greedy import End
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import with_path, words_of_program
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.running.run_as import AS_IT_SAYS, RunAs
-from ddpsim.scenarios.strategies.whole import Kind
 
 EXECUTIONS = 40
 """Of one batch, a second or so."""
@@ -32,7 +32,7 @@ class Plan:
     kinds: tuple[Kind, ...] = tuple(Kind)
     """What is drawn where nothing is named."""
     for_torch: Literal[True, "documented"] = True
-    """Within what of torch's engine; see `ddpsim.scenarios.strategies.trainings`."""
+    """Within what of torch's engine; see `ddpsim.scenarios.fuzzing.strategies.trainings`."""
 
     def share(self, number: int) -> int:
         """How many executions a batch makes: so many or a few more, as a scenario that was begun is ended."""

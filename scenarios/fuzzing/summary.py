@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.scenarios.fuzzing.campaign import Campaign, End
 from ddpsim.scenarios.fuzzing.corpus import State
-from ddpsim.scenarios.shrinking.size_text import counted
+from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 
 
 def summary(campaign: Campaign) -> str:

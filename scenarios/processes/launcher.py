@@ -34,7 +34,7 @@ from ddpsim.scenarios.processes.cache import own_cache, variable
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
-from ddpsim.simulator.rank_processes.program import start_of_programs
+from ddpsim.simulator.launching.program import start_of_programs
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
 """torch._dynamo is what the first DistributedDataParallel or optimizer imports."""

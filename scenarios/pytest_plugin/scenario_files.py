@@ -48,7 +48,7 @@ class ScenarioFile(pytest.File):
         if line := shadow():
             raise self.CollectError(line)
         from ddpsim import UsageError
-        from ddpsim.scenarios.lookup.loader import load
+        from ddpsim.scenarios.files.loader import load
 
         try:
             scenario = load(os.path.relpath(self.path))  # as the replay line then names it

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ddpsim import Budget, Exploration, Progress, Result, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords
@@ -17,8 +17,8 @@ from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
+from ddpsim.simulator.launching.program import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
-from ddpsim.simulator.rank_processes.program import with_hash_seed
 from ddpsim.simulator.verdict import Finding
 
 

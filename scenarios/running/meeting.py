@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim import Result, UsageError
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 
 
 def check_meets(scenario: Scenario, result: Result) -> Result:

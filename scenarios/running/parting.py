@@ -14,10 +14,10 @@ from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.exploration.parting import Parting, closest_pass
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, draws
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 

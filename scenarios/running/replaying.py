@@ -10,8 +10,8 @@ from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of,
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
 from ddpsim.simulator.choices import is_token, program_on
+from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 

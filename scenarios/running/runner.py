@@ -11,8 +11,8 @@ from ddpsim import Budget, Policy, Result, Schedule, UsageError, Verdict, replay
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import as_typed, words_of_program
-from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
@@ -22,9 +22,9 @@ from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.launching.program import Program, with_hash_seed
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.rank_processes.program import Program, with_hash_seed
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from typing import TextIO
 
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 
 _OURS = "ddpsim: "
 

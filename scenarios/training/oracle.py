@@ -29,7 +29,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ddpsim import UsageError
-from ddpsim.scenarios.models import Network, outline
+from ddpsim.scenarios.training.models import Network, outline
 from ddpsim.scenarios.training.parallel import Wrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
 from ddpsim.scenarios.training.trainer import optimizer_of

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from ddpsim.scenarios.models import Network
-from ddpsim.scenarios.models.network import Split
+from ddpsim.scenarios.training.models import Network
+from ddpsim.scenarios.training.models.network import Split
 from ddpsim.scenarios.training.parallel import Parallel, Wrapper
 from ddpsim.scenarios.training.parallel_trainer import refusal_of
 from ddpsim.scenarios.training.training import Action, Training

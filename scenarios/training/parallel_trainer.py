@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim.scenarios.models import Network
-from ddpsim.scenarios.models.network import Split
+from ddpsim.scenarios.training.models import Network
+from ddpsim.scenarios.training.models.network import Split
 from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, merged, part_snapshot
 from ddpsim.scenarios.training.trainer import optimizer_of

@@ -16,7 +16,7 @@ import torch
 from msgspec import Meta, Struct
 from torch import Tensor
 
-from ddpsim.scenarios.models import Network, make
+from ddpsim.scenarios.training.models import Network, make
 from ddpsim.scenarios.training.parallel import Parallel, Wrapper
 
 Options = Mapping[str, object]

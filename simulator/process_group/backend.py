@@ -16,8 +16,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
 - where torch has no NCCL, its version and default time-out (absent_nccl.py);
-- `DataLoader.__iter__`, which tells how many batches there are (loaders.py), and `__init__` and `__iter__` of
-  `DistributedSampler`, which tell what part of the samples a rank reads (samplers.py);
+- `DataLoader.__iter__`, which tells how many batches there are (loader_lengths.py), and `__init__` and `__iter__` of
+  `DistributedSampler`, which tell what part of the samples a rank reads (sampler_reads.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
   see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
@@ -29,7 +29,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 
 Besides, whoever imports torch's compiler gets it late (late_dynamo.py), it is told to leave our functions as they are
 (untraced.py), and who waits for its lock lets the others run (compiler_lock.py); a hook on every optimizer counts steps
-(optimizer_steps.py), and one on every module tells check="replicas" of evaluations (replicas.py).
+(optimizer_steps.py), and one on every module tells check="replicas" of evaluations (replica_check.py).
 """
 
 from __future__ import annotations
@@ -52,22 +52,23 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
+from ddpsim.simulator.attribution.parameter_names import parameter_names
+from ddpsim.simulator.attribution.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
-from ddpsim.simulator.process_group import absent_nccl, loaders, not_simulated, reducer_patches, samplers
-from ddpsim.simulator.process_group.compiler_lock import CompilerLock
+from ddpsim.simulator.patches import absent_nccl, loader_lengths, not_simulated, sampler_reads
+from ddpsim.simulator.patches.compiler_lock import CompilerLock
+from ddpsim.simulator.patches.late_dynamo import dynamo_is_late
+from ddpsim.simulator.patches.optimizer_steps import Listener, watch_steps
+from ddpsim.simulator.patches.profilers import OneProfiler
+from ddpsim.simulator.patches.untraced import has_hook_of_others, leave_untraced
+from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
-from ddpsim.simulator.process_group.late_dynamo import dynamo_is_late
-from ddpsim.simulator.process_group.made_stores import blocks
-from ddpsim.simulator.process_group.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
-from ddpsim.simulator.process_group.parameter_names import parameter_names
-from ddpsim.simulator.process_group.profilers import OneProfiler
-from ddpsim.simulator.process_group.replicas import Judge, Replicas, WatchfulJudge
-from ddpsim.simulator.process_group.untraced import has_hook_of_others, leave_untraced
+from ddpsim.simulator.process_group.user_stores import blocks
 from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
-from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
+from ddpsim.simulator.replicas.replica_check import Judge, Replicas, WatchfulJudge
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replaced, Replacement
@@ -161,8 +162,8 @@ class Backend:
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
             *absent_nccl.replacements(),
-            *loaders.replacements(self._host),
-            *samplers.replacements(self._host),
+            *loader_lengths.replacements(self._host),
+            *sampler_reads.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),

@@ -17,18 +17,18 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.optim import Optimizer
 
+from ddpsim.simulator.attribution.meshes import dimension_of, grid_being_made
+from ddpsim.simulator.attribution.origins import OriginTracker
+from ddpsim.simulator.attribution.phases import PhaseTable
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, has_nccl, rules_of
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
-from ddpsim.simulator.process_group.meshes import dimension_of, grid_being_made
-from ddpsim.simulator.process_group.origins import OriginTracker
-from ddpsim.simulator.process_group.phases import PhaseTable
 from ddpsim.simulator.process_group.store import MemoryStore
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
-from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 

@@ -9,15 +9,15 @@ import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.attribution.origins import OriginTracker
+from ddpsim.simulator.attribution.tensor_names import NAMED
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, USER_ORIGIN, Call, Signature
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hazards.poison import poisoned
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
-from ddpsim.simulator.process_group.origins import OriginTracker
-from ddpsim.simulator.process_group.poison import poisoned
-from ddpsim.simulator.process_group.tensor_names import NAMED
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here

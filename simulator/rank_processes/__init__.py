@@ -6,8 +6,7 @@ where it is certain what the answer will be a rank is given it before (`advance.
 the rank a host of threads serves the rank's own threads as ever; what it takes for the kernel is a `RemoteKernel`.
 Tensors travel through memory that rank and coordinator share (`parcels.py`).
 
-Ranks of a function are forked from the coordinator; those of a program from *servers*, fresh Pythons of different hash
-seeds (`servers.py`, and `server.py` for their side).
+Ranks of a function are forked from the coordinator; `simulator/launching` starts those of a program.
 
 Begin in `coordinator.py`; the other side is `rank_process.py`.
 """

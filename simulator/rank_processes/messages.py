@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
 from ddpsim.simulator.kernel.states import State
-from ddpsim.simulator.process_group.replica_judge import Look
-from ddpsim.simulator.process_group.replica_tensors import Named
-from ddpsim.simulator.process_group.wrapper import WrapperKey
 from ddpsim.simulator.rank_processes.parcels import Parcel
+from ddpsim.simulator.replicas.replica_judge import Look
+from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.runtime.threads import ThreadError
 

@@ -25,13 +25,15 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.rank_processes.program import environment, environment_of_function
 from ddpsim.simulator.rank_processes.terms import Setting
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
 from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1
+
+MASTER_PORT = 29_500
+"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
 
 _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
 """The modules of executors whose workers are processes."""
@@ -110,6 +112,35 @@ def _seed(setting: Setting) -> None:
     torch.manual_seed(seed_of_torch)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
+
+
+def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
+    """What a function finds, as on ranks that are threads: how every launcher tells a rank which one it is."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    return {
+        **environment_of_function(rank, world_size),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "ddpsim",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from ddpsim.simulator.calls import Call
 from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
-from ddpsim.simulator.process_group.hazard_watch import HazardWatch
-from ddpsim.simulator.process_group.made_stores import serve_made_stores
+from ddpsim.simulator.process_group.user_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.messages import ChangedInFlight, Ended, Exits, ReadInFlight
 from ddpsim.simulator.rank_processes.outside import wait_before_looking_outside
 from ddpsim.simulator.rank_processes.outsiders import refuse_groups_in_forks, watch_children

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.process_group.replica_judge import Look
-from ddpsim.simulator.process_group.replica_tensors import Named
-from ddpsim.simulator.process_group.wrapper import Wrapper, WrapperKey
+from ddpsim.simulator.attribution.wrapper import Wrapper, WrapperKey
 from ddpsim.simulator.rank_processes.messages import ReplicaMoved, ReplicaSeen, ReplicasLeft
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
+from ddpsim.simulator.replicas.replica_judge import Look
+from ddpsim.simulator.replicas.replica_tensors import Named
 
 
 class RemoteJudge:

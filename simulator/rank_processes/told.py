@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
-from ddpsim.simulator.process_group.call_hazards import CallHazards
-from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
-from ddpsim.simulator.process_group.wrapper import WrapperKey
+from ddpsim.simulator.hazards.call_hazards import CallHazards
 from ddpsim.simulator.rank_processes.messages import (
     ChangedInFlight,
     Post,
@@ -17,6 +16,7 @@ from ddpsim.simulator.rank_processes.messages import (
     ReplicaSeen,
     ReplicasLeft,
 )
+from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.verdict import Finding
 
 Telling = ReplicaMoved | ReplicaSeen | ReplicasLeft | ChangedInFlight | ReadInFlight

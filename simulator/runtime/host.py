@@ -82,7 +82,7 @@ class Pending:
         self.names: tuple[Any, ...] = ()
         """What the program calls each tensor, if they should meet others of their names and all have one."""
         self.poisoned: Any = None
-        """The rank's own tensors, if the payload has copies of them; see simulator/process_group/poison.py."""
+        """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
         self.is_complete = False
         self.error: Exception | None = None
         """What the transport said instead of moving the data."""

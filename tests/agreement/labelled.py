@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ddpsim.scenarios.strategies.breaking import Kind, broken
-from ddpsim.scenarios.strategies.generator import Extent, draw_program, one_of
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind, broken
+from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
 WORLD_SIZES = (2, 4)

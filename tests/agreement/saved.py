@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ddpsim.scenarios.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
 from ddpsim.simulator.programs.program_json import from_json, to_json
 from ddpsim.simulator.programs.validation import validate
 from tests.agreement.comparison import Comparison, what_it_said

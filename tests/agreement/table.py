@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
 from ddpsim.scenarios.processes.rank_report import Ending
-from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.verdict import Code
 from tests.agreement.comparison import Comparison
 

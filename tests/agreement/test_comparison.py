@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
 from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
-from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from ddpsim import Verdict
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
 from ddpsim.scenarios.processes.rank_report import Ending, RankReport
-from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait
 from tests.agreement.comparison import compare, simulated

@@ -42,6 +42,6 @@ def test_a_code_has_all_that_it_needs(code):
 def test_hazards_that_are_worded_are_watched_for():
     worded = (ROOT / "simulator" / "diagnosis" / "hazards.py").read_text(encoding="utf-8")
     functions = [node.name for node in ast.parse(worded).body if isinstance(node, ast.FunctionDef)]
-    watching = (ROOT / "simulator" / "process_group" / "call_hazards.py").read_text(encoding="utf-8")
+    watching = (ROOT / "simulator" / "hazards" / "call_hazards.py").read_text(encoding="utf-8")
     lost = [each for each in functions if each[0] != "_" and not re.search(rf"\bhazards\.{each}\b", watching)]
-    assert not lost, f"simulator/process_group/call_hazards.py:findings lacks {', '.join(lost)}"
+    assert not lost, f"simulator/hazards/call_hazards.py:findings lacks {', '.join(lost)}"

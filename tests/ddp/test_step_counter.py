@@ -1,4 +1,4 @@
-"""The count of synchronising forwards by itself; with both engines in tests/process_group/test_steps.py."""
+"""The count of synchronising forwards by itself; with both engines in tests/attribution/test_steps.py."""
 
 from ddpsim.ddp.step_counter import StepCounter
 

@@ -10,7 +10,7 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.diagnosis.replica_divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.joins import JoinedRank, Joining
-from ddpsim.simulator.process_group.replica_tensors import fingerprint
+from ddpsim.simulator.replicas.replica_tensors import fingerprint
 
 from .ending import end
 

@@ -7,7 +7,7 @@ import pytest
 from ddpsim import UsageError
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.files import toml_file
-from ddpsim.scenarios.models import NETWORKS
+from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerName
 from tests.docs.blocks import ROOT
 

@@ -18,8 +18,8 @@ from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, Group, Totals, merged
 from ddpsim.scenarios.fuzzing.judging import judged
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
-from ddpsim.scenarios.strategies import broken_programs, schedules, trainings
-from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.training.training import Training
 from tests.fuzzing.replaying import planted
 

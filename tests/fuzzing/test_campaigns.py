@@ -14,9 +14,9 @@ from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.corpus import State, try_all
 from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
-from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.training import NetworkChoice, Rule
 from tests.fuzzing.replaying import planted
 from tests.tiers import sweep
@@ -124,7 +124,7 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
         runs.append(scenario)
         return run_scenario("join-baseline" if len(runs) == number else scenario, *each, **options)
 
-    monkeypatch.setattr("ddpsim.scenarios.shrinking.shrinker.run_scenario", passes_once)
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.shrinking.shrinker.run_scenario", passes_once)
     told = campaign(TRAININGS)
     first, *others = told.kept
     assert first.how == "not shrunk: it did not fail again under its schedule, so time or chance decides"

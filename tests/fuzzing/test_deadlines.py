@@ -14,7 +14,7 @@ from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.named import first_look
 from ddpsim.scenarios.fuzzing.plan import Plan
-from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.kit.own_programs import ENDLESS
 
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)

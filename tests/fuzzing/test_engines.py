@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.summary import summary
-from ddpsim.scenarios.strategies.whole import Kind
 from tests.tiers import sweep
 
 

@@ -18,9 +18,9 @@ from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import of_training
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.quiet import quiet
-from ddpsim.scenarios.strategies import policies, scenarios, trainings
-from ddpsim.scenarios.strategies.torch_limits import possible_for_torch
-from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.fuzzing.strategies import policies, scenarios, trainings
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import possible_for_torch
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
 
 pytestmark = pytest.mark.tier("nightly")

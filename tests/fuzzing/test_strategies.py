@@ -1,5 +1,7 @@
 """The strategies: what they draw is valid, each kind of thing occurs, and hypothesis shrinks to the plainest of it."""
 
+import importlib
+import sys
 from collections import Counter
 from functools import cache
 
@@ -10,10 +12,10 @@ from ddpsim import Pct, UsageError, Verdict, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind as Break
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.ranks.interpreter import run_steps
-from ddpsim.scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
-from ddpsim.scenarios.strategies.breaking import Kind as Break
-from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.oracle import check_has_meaning
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
 from ddpsim.simulator.calls import ANY_SOURCE
@@ -285,3 +287,14 @@ def test_scenarios_keep_to_what_is_asked_for():
 @settings(max_examples=20)
 def test_as_the_docstring_shows(program):
     assert simulate(run_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
+
+
+def test_strategies_still_have_their_old_name():
+    for name in ("ddpsim.scenarios.strategies", "ddpsim.scenarios.strategies.whole"):
+        sys.modules.pop(name, None)
+
+    with pytest.warns(DeprecationWarning, match=r"is now ddpsim\.scenarios\.fuzzing\.strategies: import from there"):
+        old = importlib.import_module("ddpsim.scenarios.strategies")
+
+    assert old.policies is policies
+    assert importlib.import_module("ddpsim.scenarios.strategies.whole").Kind is Kind

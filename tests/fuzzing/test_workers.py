@@ -17,8 +17,8 @@ from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import workers
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
+from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
-from ddpsim.scenarios.strategies.whole import Kind
 from tests.kit.own_programs import RACY
 from tests.processes.conftest import has_ended
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpsim import UsageError, Verdict, simulate
-from tests.process_group.training import sgd, train, wrapped
+from tests.kit.small_training import sgd, train, wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 import ddpsim.scenarios.cli.judgement
-import ddpsim.scenarios.lookup.loader
+import ddpsim.scenarios.files.loader
 import ddpsim.scenarios.pytest_plugin.drawn
 import ddpsim.scenarios.pytest_plugin.reports_page  # noqa: F401
 from ddpsim import Verdict, explore

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, GoOn, Switch
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, Finish
 from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ask, AwaitTurn, Count, CountTasks, Turn
 from ddpsim.simulator.rank_processes.parcels import Arena

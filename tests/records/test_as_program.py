@@ -4,7 +4,7 @@ import pytest
 
 from ddpsim import Code
 from ddpsim.scenarios.files.value_scenarios import expectation_of, of_program
-from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
+from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.records import flight_recorder

@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.scenarios import registry
-from ddpsim.scenarios.lookup.catalogue import catalogue
+from ddpsim.scenarios.files.catalogue import catalogue
 
 
 def shown(listed):

@@ -10,8 +10,8 @@ import pytest
 
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.lookup import catalogue as catalogue_module
-from ddpsim.scenarios.lookup.catalogue import catalogue
+from ddpsim.scenarios.files import catalogue as catalogue_module
+from ddpsim.scenarios.files.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.cli.bench import _table
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.running.measuring import Case, Measurement
 
 UNEXPECTED = """\

@@ -122,7 +122,7 @@ def test_nothing_is_overwritten(shrink, tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    ["ddpsim.scenarios.shrinking.shrinker", "ddpsim.scenarios.running.runner"],
+    ["ddpsim.scenarios.fuzzing.shrinking.shrinker", "ddpsim.scenarios.running.runner"],
     ids=["while shrinking", "the saved file"],
 )
 def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, monkeypatch, module):

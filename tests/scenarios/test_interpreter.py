@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ddpsim import Code, Verdict
+from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES
 from ddpsim.scenarios.ranks.calls import sent
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps
-from ddpsim.scenarios.strategies.generator import COLLECTIVES
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait

@@ -9,7 +9,7 @@ import pytest
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
 from ddpsim.scenarios.files.python_file import scenarios_in
-from ddpsim.scenarios.lookup.registry import Registry
+from ddpsim.scenarios.files.registry import Registry
 
 PROGRAM = '''
 import torch
@@ -275,7 +275,7 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
 
 
 def test_a_name_whose_file_cannot_be_loaded_says_why(folder, monkeypatch):
-    monkeypatch.setattr("ddpsim.scenarios.lookup.loader.registry", folder)
+    monkeypatch.setattr("ddpsim.scenarios.files.loader.registry", folder)
     with pytest.raises(UsageError, match=r"bad_one\.toml:1 is no TOML"):
         load("bad-one")
 
@@ -295,7 +295,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "leaves.py").write_text("")
-    monkeypatch.setattr("ddpsim.scenarios.lookup.registry.importlib.import_module", exits)
+    monkeypatch.setattr("ddpsim.scenarios.files.registry.importlib.import_module", exits)
     [problem] = Registry(tmp_path, ("own",)).broken
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 

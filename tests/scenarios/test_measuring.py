@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.running import measuring
 from ddpsim.scenarios.running.measuring import Case, measurements, samples
 

@@ -13,12 +13,12 @@ from ddpsim.scenarios import run_scenario, shrink_scenario
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.toml_file import read_toml
 from ddpsim.scenarios.files.value_scenarios import of_training, training_in
-from ddpsim.scenarios.models import outline
-from ddpsim.scenarios.shrinking.declared import Declared
-from ddpsim.scenarios.shrinking.training_passes import plainer_pipeline
-from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, smaller_mesh
-from ddpsim.scenarios.strategies import parallel_trainings
+from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import plainer_pipeline
+from ddpsim.scenarios.fuzzing.shrinking.training_ranks import fewer_ranks, smaller_mesh
+from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
+from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.scenarios.training.reference import by_oracle, first_differences

@@ -426,7 +426,7 @@ def test_what_follows_a_program_is_its_own(words, taken):
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        ("shrink", "ddpsim.scenarios.shrinking.shrinker.shrink_scenario"),
+        ("shrink", "ddpsim.scenarios.fuzzing.shrinking.shrinker.shrink_scenario"),
         ("fuzz", "ddpsim.scenarios.fuzzing.named.first_look"),
         ("explore", "ddpsim.scenarios.running.exploring.explore_scenario"),
     ],

@@ -11,7 +11,7 @@ from ddpsim.scenarios import finds, load, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save, text_of
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
-from ddpsim.scenarios.strategies import trainings
+from ddpsim.scenarios.fuzzing.strategies import trainings
 from ddpsim.scenarios.training.training import Action, Exceptional, NetworkChoice, Rule, Training
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 from tests.agreement.labelled import labelled

@@ -10,11 +10,11 @@ from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_s
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, training_in
-from ddpsim.scenarios.models import NETWORKS
-from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
-from ddpsim.scenarios.shrinking.candidate import Candidate
-from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
-from ddpsim.scenarios.shrinking.training_passes import PASSES
+from ddpsim.scenarios.fuzzing.shrinking.attempts import SameWay, attempt
+from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
+from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, Declared, size_of
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES
+from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
@@ -288,7 +288,7 @@ def passes_in(monkeypatch):
             runs.append(each)
             return run_scenario("join-baseline" if len(runs) == number else each[0], **options)
 
-        monkeypatch.setattr("ddpsim.scenarios.shrinking.shrinker.run_scenario", run)
+        monkeypatch.setattr("ddpsim.scenarios.fuzzing.shrinking.shrinker.run_scenario", run)
 
     return arrange
 

@@ -7,7 +7,7 @@ import torch
 
 from ddpsim import Code, Verdict, explore, simulate_program
 from ddpsim.scenarios.cli.commands import main
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.program import Program
 from tests.tiers import sweep
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

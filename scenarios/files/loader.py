@@ -1,0 +1,68 @@
+"""Find a scenario: by its name in the registry, or in a file of the caller's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ddpsim import UsageError
+from ddpsim.scenarios.files.catalogue import catalogue
+from ddpsim.scenarios.files.program_line import words_of_program
+from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.files.registry import registry
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.names import nearest
+from ddpsim.simulator.launching.program import Program, own_hash_seed
+
+_EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
+
+
+def load(name: str) -> Scenario:
+    """The scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
+
+    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. So does a program,
+    which is a command line as for python, `FILE.py ...` or `-m MODULE ...`. Raises UsageError, with the nearest name if
+    there is one.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
+    if words := words_of_program(name):
+        return _program(name, words)
+    file, _, function = name.rpartition(":")
+    if name.endswith(SUFFIXES):
+        file, function = name, ""
+    if file.endswith(SUFFIXES):
+        return _from_file(name, Path(file), function)
+    if name not in registry:
+        if problem := registry.problem(name):
+            raise UsageError(problem)
+        advice = nearest(name, catalogue().entries) or "see `ddpsim list`"
+        raise UsageError(f"scenario is {name!r}, {_EXPECTED}: {advice}")
+    return registry[name]
+
+
+def _from_file(name: str, path: Path, function: str) -> Scenario:
+    if path.suffix == ".toml" and function:
+        raise UsageError(f"scenario is {name!r}, expected FILE.toml: leave out {f':{function}'!r}, a file has one")
+    if not _is_file(path):
+        raise UsageError(f"scenario is {name!r}, but there is no file {str(path)!r}: correct the path")
+    if path.suffix == ".toml":
+        (scenario,) = scenarios_in(path, load).values()
+        return replace(scenario, name=name)  # what the replay line has to say to find it again
+    program = program_in(path, function)
+    if isinstance(program, Scenario):
+        return replace(program, name=name)
+    return Scenario(name, program.__doc__ or "", program, min_world_size=1)
+
+
+def _program(name: str, words: list[str]) -> Scenario:
+    program = Program(tuple(words), counts_ranks=True)
+    program.check()
+    return Scenario(name, "", program, min_world_size=1, hash_seed=own_hash_seed())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as for a name that no file can have
+        return False

@@ -1,0 +1,75 @@
+"""The scenarios that come with ddpsim, by name: the zoo of real bugs, and the join matrix.
+
+A file has the name of the scenario in it, so that a scenario is found without loading the others. A file that cannot be
+loaded takes none of the others with it: why it cannot stands in `broken`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from ddpsim import UsageError
+from ddpsim.scenarios.files.catalogue import FOLDERS, PACKAGE, scenario_files
+from ddpsim.scenarios.files.python_file import import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.model import TWIN, Scenario
+
+
+class Registry(Mapping[str, Scenario]):
+    """The scenarios of some folders, by default of this package, in the order of their names."""
+
+    def __init__(self, root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> None:
+        self._paths = {path.stem.replace("_", "-"): path for path in scenario_files(root, folders)}
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """For each file that could not be loaded, why."""
+        return tuple(loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), str))
+
+    def problem(self, name: str) -> str:
+        """Why the file of a name cannot be loaded; "" if it can, or if there is none."""
+        loaded = _loaded(self._paths[name]) if name in self._paths else ""
+        return loaded if isinstance(loaded, str) else ""
+
+    def __getitem__(self, name: str) -> Scenario:
+        path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
+        loaded = () if path is None else _loaded(path)
+        for scenario in loaded if isinstance(loaded, tuple) else ():
+            if scenario.name == name:
+                return scenario
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        files = [loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), tuple)]
+        return iter(sorted(scenario.name for own in files for scenario in own))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@cache
+def _loaded(path: Path) -> tuple[Scenario, ...] | str:
+    """The scenarios in a file, or why it cannot be loaded."""
+    try:
+        found = scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
+    except UsageError as error:
+        return str(error)
+    name = path.stem.replace("_", "-")
+    for scenario in found.values():
+        if scenario.name not in (name, name + TWIN):  # nobody would find it
+            return f"{path} has a scenario called {scenario.name!r}, expected {name!r}: rename it, or the file"
+    return tuple(found.values())
+
+
+def _imported(path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(f"ddpsim.scenarios.{path.parent.name}.{path.stem}")
+    except (Exception, SystemExit) as error:
+        raise UsageError(import_problem(path, error)) from error
+
+
+registry = Registry()
+"""The scenarios that come with ddpsim."""

@@ -1,0 +1,90 @@
+"""Does a simpler scenario still fail in the same way, and under which schedule?
+
+A schedule rarely fits another program than its own. So where it matters, a simpler program gets a small search: its
+predecessor's choices, round robin, what else DPOR comes to in a few executions, and a few random walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ddpsim import Policy, Result, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.shrinking.failing import Failure
+from ddpsim.simulator.shrinking.greedy import Attempt
+from ddpsim.simulator.shrinking.schedule_passes import stripped
+
+_EXPLORED = 20
+_WALKS = 4
+"""So many executions a search has, with DPOR and at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameWay:
+    """What has to come of a scenario on an engine to be the same failure."""
+
+    failure: Failure
+    engine: Engine
+    is_surprise: bool
+    """It is not what the scenario expects; of a simpler one that is, nobody would learn anything."""
+
+    def holds_for(self, scenario: Scenario, result: Result) -> bool:
+        """True for the same failure."""
+        return self.failure.is_that_of(result) and not (
+            self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
+        )
+
+
+def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
+    """Run it under its own schedule, or under several."""
+    scenario, executions = candidate.scenario, 0
+    try:
+        for result in _runs(candidate, same.engine):
+            executions += 1
+            if same.holds_for(scenario, result):
+                choices = stripped(result.schedule.choices)
+                return Attempt(Candidate(replace(scenario, choices=choices)), executions)
+    except UsageError:  # it would be refused: no failure
+        return Attempt(None, executions + 1)
+    return Attempt(None, executions)
+
+
+def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
+    """The executions, one after the other, for as long as somebody asks for more."""
+    scenario = candidate.scenario
+    yield run_scenario(scenario, engine, policy=Guided(scenario.choices))
+    if candidate.has_own_schedule or not scenario.choices:
+        return
+    yield from _searched(scenario, engine)
+
+
+def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
+    """Those of DPOR, of which round robin is the first; random walks where they do not cover all there is."""
+    strategy = Dpor(scenario.world_size)
+    for _ in range(_EXPLORED):
+        policy = strategy.next_policy()
+        if policy is None:
+            return
+        result = _unless_redundant(scenario, engine, policy)
+        if result is not None:
+            with suppress(RedundantRun):
+                strategy.take(result)
+            yield result
+    for seed in range(_WALKS):
+        yield run_scenario(scenario, engine, policy=RandomWalk(seed))
+
+
+def _unless_redundant(scenario: Scenario, engine: Engine, policy: Policy) -> Result | None:
+    try:
+        return run_scenario(scenario, engine, policy=policy)
+    except RedundantRun:
+        return None

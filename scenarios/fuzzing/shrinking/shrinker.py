@@ -1,0 +1,120 @@
+"""The public function `shrink_scenario`: the simplest scenario that fails as the given one does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ddpsim import Budget, Result
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.loader import load
+from ddpsim.scenarios.fuzzing.shrinking.attempts import SameWay, attempt
+from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate, key_of, passes_for, size_of
+from ddpsim.scenarios.model import Expectation, Scenario
+from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.silence import silent
+from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.shrinking.failing import failure_of
+from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
+from ddpsim.simulator.shrinking.schedule_passes import stripped
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
+from ddpsim.simulator.shrinking.size import Size
+
+
+@dataclass(frozen=True, slots=True)
+class ShrunkScenario:
+    """What came of shrinking a scenario."""
+
+    scenario: Scenario
+    """The simplest that was found to fail in the same way, with the schedule and the engine that it fails under."""
+    result: Result
+    """The run of it, once more; where `end` is flaky, it did not fail in the same way."""
+    size_before: Size
+    size: Size
+    tries: int
+    """Scenarios that were tried."""
+    executions: int
+    """Runs that they took."""
+    end: End
+    seconds: float
+
+    @property
+    def is_minimal(self) -> bool:
+        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        return self.end is End.MINIMAL
+
+
+def shrink_scenario(
+    scenario: Scenario | str,
+    engine: str | Engine | None = None,
+    *,
+    budget: Budget | None = None,
+    on_progress: OnShrinkProgress | None = None,
+) -> ShrunkScenario:
+    """Make a scenario that fails, or the one of that name, simpler as long as it fails with the same leading code.
+
+    First the ranks become fewer, then the iterations of a declared training or the calls of a program, then what else
+    is said of them plainer, at last the switches of the schedule fewer; simulator/shrinking/size.py has the order. Of
+    a scenario that is a function, only the ranks and the schedule can change. Engine and schedule are the scenario's
+    own unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
+
+    The budget, 5000 executions and 60 seconds unless given, is for all runs together. When it runs out, or Ctrl-C ends
+    it, the simplest so far is returned. If the failure does not come again under its own schedule, `end` is flaky.
+
+    Raises UsageError for a scenario that does not fail, and for what cannot be run.
+    """
+    own = load(scenario) if isinstance(scenario, str) else scenario
+    with silent(own):
+        return _shrunk(own, engine, budget, on_progress)
+
+
+def _shrunk(
+    own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: OnShrinkProgress | None
+) -> ShrunkScenario:
+    chosen = replace(own, engine=own.engine_named(engine))
+    failure = run_scenario(chosen)
+    if isinstance(chosen.program, Program):  # it may have started its ranks itself, as many as it says
+        chosen = chosen.with_world_size(failure.world_size)
+    expected = chosen.expected_by(chosen.engine)
+    same = SameWay(
+        failure_of(failure, f"{own.name} on {failure.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
+    )
+    start = Candidate(replace(chosen, choices=stripped(failure.schedule.choices)))
+    again = run_scenario(start.scenario)
+    shrunk = shrink(
+        start,
+        passes_for(chosen) if same.holds_for(start.scenario, again) else (),
+        partial(attempt, same=same),
+        size=size_of,
+        key=key_of,
+        budget=budget or SHRINKING_BUDGET,
+        on_progress=on_progress,
+    )
+    simplest = shrunk.value.scenario
+    result = run_scenario(simplest) if shrunk.tries else again
+    is_flaky = not same.holds_for(simplest, result)
+    return ShrunkScenario(
+        simplest if same.is_surprise or is_flaky else _expecting(simplest, result),
+        result,
+        size_of(start),
+        shrunk.size,
+        shrunk.tries,
+        shrunk.executions,
+        End.FLAKY if is_flaky else shrunk.end,
+        shrunk.seconds,
+    )
+
+
+def _expecting(scenario: Scenario, result: Result) -> Scenario:
+    """The scenario with what was found as what is expected, unless it says so itself."""
+    if scenario.expected_by(scenario.engine).is_met_by(result):
+        return scenario
+    leading = result.findings[0]
+    expected = Expectation(result.verdict, leading.code, leading.ranks)
+    is_compared = leading.code.value.startswith("divergence.")
+    return replace(
+        scenario,
+        expected=expected,
+        expected_under_ddp=None,
+        reference=scenario.reference if is_compared else None,
+    )

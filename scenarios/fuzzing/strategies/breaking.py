@@ -1,0 +1,277 @@
+"""Breaks a program in one place of one rank, in a way that has a label.
+
+A break need not be a fault: where nobody waits for the call, or where two calls that were swapped agree, the program
+still passes. What comes of it is for those to say who run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
+from itertools import pairwise
+
+from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
+from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
+
+
+class Kind(Enum):
+    """What was done to a program. The order is that of tables."""
+
+    NONE = "none"
+    MISSING = "missing"
+    """One call is left out."""
+    EXTRA = "extra"
+    """One call is made once more."""
+    SWAPPED = "swapped"
+    """Two calls stand in the other order."""
+    OPERATION = "operation"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    REDUCTION = "reduction"
+    ROOT = "root"
+    SPLITS = "splits"
+    GROUP = "group"
+    PEER = "peer"
+    TAG = "tag"
+    EARLY_RETURN = "early return"
+    CRASH = "crash"
+
+
+_FOREIGN_TAG = 1000
+"""Far from every tag that is drawn."""
+
+
+Steps = tuple[Step, ...]
+
+
+def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
+    """The program broken on one of its ranks; None if there is no place for it, whatever is chosen."""
+    for rank in some_of(choices, range(program.world_size), program.world_size):
+        steps = _BREAKS[kind](choices, program, rank)
+        if steps is not None:
+            return _with_steps(program, rank, steps), kind, rank
+    return None
+
+
+def possible_kinds(program: Program) -> list[Kind]:
+    """The kinds of break that there is a place for."""
+    return [kind for kind in _BREAKS if broken(_Plainest(), program, kind) is not None]
+
+
+class _Plainest:
+    """Always the first of the options."""
+
+    def integer(self, least: int, most: int) -> int:
+        """The least."""
+        return least
+
+
+def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
+    ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
+    return replace(program, ranks=ranks)
+
+
+# --- breaks of the order: the steps of the rank afterwards; None if it has no place for the break ---------------------
+
+
+def _missing(choices: Choices, program: Program, rank: int) -> Steps | None:
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    if not issues:
+        return None
+    name = one_of(choices, issues).name
+    return tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name == name))
+
+
+def _extra(choices: Choices, program: Program, rank: int) -> Steps | None:
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    if not issues:
+        return None
+    again = replace(one_of(choices, issues), name="extra")
+    index = choices.integer(0, len(steps))
+    return (*steps[:index], again, Wait("extra"), *steps[index:])
+
+
+def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
+    """Two calls, one after the other, change places; the waits go with them."""
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
+    if not pairs:
+        return None
+    first, second = one_of(choices, pairs)
+    exchanged: dict[Step, Step] = {
+        first: second,
+        second: first,
+        Wait(first.name): Wait(second.name),
+        Wait(second.name): Wait(first.name),
+    }
+    return tuple(exchanged.get(step, step) for step in steps)
+
+
+def _early_return(choices: Choices, program: Program, rank: int) -> Steps | None:
+    return _stopped(choices, program.ranks[rank], Return())
+
+
+def _crash(choices: Choices, program: Program, rank: int) -> Steps | None:
+    return _stopped(choices, program.ranks[rank], Crash())
+
+
+def _stopped(choices: Choices, steps: Steps, end: Step) -> Steps | None:
+    indices = [index for index, step in enumerate(steps) if isinstance(step, Issue)]
+    if not indices:
+        return None
+    index = one_of(choices, indices)
+    return (*steps[:index], end, *steps[index:])
+
+
+# --- breaks of one call -----------------------------------------------------------------------------------------------
+
+
+Change = Callable[[Choices, Program, int, Issue], Issue | None]
+"""What a rank's call becomes; None if it cannot be broken this way."""
+
+
+def _changed(change: Change) -> Callable[[Choices, Program, int], Steps | None]:
+    def break_one(choices: Choices, program: Program, rank: int) -> Steps | None:
+        steps = program.ranks[rank]
+        issues = _issues(steps)
+        for issue in some_of(choices, issues, len(issues)):
+            other = change(choices, program, rank, issue)
+            if other is not None:
+                return tuple(other if step == issue else step for step in steps)
+        return None
+
+    return break_one
+
+
+def _operation(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.operation in POINT_TO_POINT:
+        other = "recv" if issue.operation == "send" else "send"
+        return None if issue.peer == ANY_SOURCE else replace(issue, operation=other)
+    members = members_of(program)[issue.group]
+    operation = one_of(choices, [each for each in COLLECTIVES if each != issue.operation])
+    drawn_anew = collective(choices, operation, issue.name, issue.group, members)[rank]
+    return _alike(drawn_anew, issue)
+
+
+def _alike(issue: Issue, model: Issue) -> Issue:
+    """With as much of the model's shape, dtype and reduction as its operation takes: backends notice less then."""
+    one = {Shapes.ONE, Shapes.SEVERAL}
+    if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
+        if IN_PROGRAMS[issue.operation].rows is Rows.ANY:
+            issue = replace(issue, shapes=model.shapes[:1])
+        if not issue.reduction or issue.reduction in reductions_of(str(model.dtype)):
+            issue = replace(issue, dtype=model.dtype)
+    return issue
+
+
+def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """Another number of elements, or as many in another shape."""
+    if not issue.shapes:
+        return None
+    if one_of(choices, (False, False, True)):
+        return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
+    row = IN_PROGRAMS[issue.operation]
+    if row.splits is Splits.ROWS:
+        return replace(issue, shapes=tuple((shape[0], 2 * _row_length(shape)) for shape in issue.shapes))
+    rows = len(members_of(program)[issue.group]) if row.rows is Rows.DIVISIBLE else 1
+    return replace(issue, shapes=tuple(_longer(shape, rows) for shape in issue.shapes))
+
+
+def _longer(shape: Shape, rows: int) -> Shape:
+    return (shape[0] + rows, *shape[1:]) if shape else (2,)
+
+
+def _row_length(shape: Shape) -> int:
+    return shape[1] if len(shape) > 1 else 1
+
+
+def _dtype(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.dtype is None:
+        return None
+    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of(dtype)]
+    return replace(issue, dtype=one_of(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
+
+
+def _reduction(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.reduction is None:
+        return None
+    others = [reduction for reduction in reductions_of(str(issue.dtype)) if reduction != issue.reduction]
+    return replace(issue, reduction=one_of(choices, others))
+
+
+def _root(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.root is None:
+        return None
+    return replace(issue, root=one_of(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
+
+
+def _splits(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """One row that was meant for a member goes to another."""
+    if issue.splits is None:
+        return None
+    parts = list(issue.splits[0])
+    giver = one_of(choices, [number for number, rows in enumerate(parts) if rows])
+    taker = one_of(choices, [number for number in range(len(parts)) if number != giver])
+    parts[giver] -= 1
+    parts[taker] += 1
+    return replace(issue, splits=(tuple(parts), issue.splits[1]))
+
+
+def _group(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """The call goes to another group of the rank, of as many members where it says something of each."""
+    members = members_of(program)
+    own = members[issue.group]
+    per_member = IN_PROGRAMS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
+    needs_size = per_member or IN_PROGRAMS[issue.operation].rows is Rows.DIVISIBLE
+    needed = {rank, *(each for each in (issue.root, issue.peer) if each is not None and each != ANY_SOURCE)}
+    others = [
+        name
+        for name, ranks in members.items()
+        if name != issue.group and needed <= set(ranks) and (len(ranks) == len(own) or not needs_size)
+    ]
+    return replace(issue, group=one_of(choices, others)) if others else None
+
+
+def _peer(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.peer is None or issue.peer == ANY_SOURCE:
+        return None
+    others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
+    return replace(issue, peer=one_of(choices, others)) if others else None
+
+
+def _tag(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+    return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
+
+
+def _issues(steps: Sequence[Step]) -> list[Issue]:
+    return [step for step in steps if isinstance(step, Issue)]
+
+
+def _without_name(issue: Issue) -> Issue:
+    return replace(issue, name="")
+
+
+_BREAKS: dict[Kind, Callable[[Choices, Program, int], Steps | None]] = {
+    Kind.MISSING: _missing,
+    Kind.EXTRA: _extra,
+    Kind.SWAPPED: _swapped,
+    Kind.OPERATION: _changed(_operation),
+    Kind.SHAPE: _changed(_shape),
+    Kind.DTYPE: _changed(_dtype),
+    Kind.REDUCTION: _changed(_reduction),
+    Kind.ROOT: _changed(_root),
+    Kind.SPLITS: _changed(_splits),
+    Kind.GROUP: _changed(_group),
+    Kind.PEER: _changed(_peer),
+    Kind.TAG: _changed(_tag),
+    Kind.EARLY_RETURN: _early_return,
+    Kind.CRASH: _crash,
+}

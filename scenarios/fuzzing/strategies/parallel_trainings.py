@@ -1,0 +1,90 @@
+"""Hypothesis strategy of declared trainings of shards, tensor parallelism and pipelines, which the oracle can judge."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+from msgspec import structs
+
+from ddpsim.scenarios.training.models import outline
+from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.training import (
+    Action,
+    Exceptional,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Options,
+    Rule,
+    Training,
+)
+
+_NETWORKS: tuple[tuple[str, Options], ...] = (
+    ("linear", {}),
+    ("mlp", {}),
+    ("mlp", {"hidden": (8, 8, 8)}),
+    ("transformer", {"depth": 2, "tied": False}),
+)
+"""Those with layers, at sizes that train in some milliseconds."""
+_MESHES = (
+    Parallel(dp=2),
+    Parallel(dp=3),
+    Parallel(tp=2),
+    Parallel(pp=2),
+    Parallel(dp=2, tp=2),
+    Parallel(dp=2, pp=2),
+    Parallel(tp=2, pp=2),
+    Parallel(dp_replicate=2, dp_shard=2),
+)
+_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED_1F1B, Schedule.LOOPED_BFS)
+"""Zero bubble ones lose gradients of what `fully_shard` has (torch 2.13, on gloo as here)."""
+_ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
+"""What all ranks may do together instead of training."""
+
+
+@st.composite
+def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
+    """A declared training with `fully_shard`, over a mesh of 2 to 4 ranks, and its world size.
+
+    Drawn are the mesh (a hybrid one, too), networks that can be cut and split, schedules and micro-batches,
+    accumulation, mixed precision, activation checkpointing, clipping, optimizers, and iterations in which all ranks
+    accumulate, skip or evaluate. What is drawn is within what torch can do, and has to come to what the oracle says.
+    """
+    name, options = draw(st.sampled_from(_NETWORKS))
+    layers = len(outline(name, options).layers_in_order())
+    layout = draw(st.sampled_from([each for each in _MESHES if each.pp <= layers]))
+    if layout.pp > 1:
+        layout = draw(_pipelines(layout, layers))
+    iterations = draw(st.integers(1, 3))
+    mixed_precision = draw(st.sampled_from([None, None, torch.bfloat16]))
+    # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
+    names = [OptimizerName.SGD] if mixed_precision else [*OptimizerName]
+    training = Training(
+        (NetworkChoice(name, options),),
+        Rule(iterations),
+        rows=layout.parts * draw(st.integers(1, 2)) * 2,
+        optimizer=OptimizerChoice(draw(st.sampled_from(names)), 0.01),
+        exceptions=tuple(draw(_actions(iterations))),
+        seed=draw(st.integers(0, 99)),
+        wrapper=Wrapper.FSDP2,
+        parallel=layout,
+        accumulation=draw(st.integers(1, 2)),
+        mixed_precision=mixed_precision,
+        recomputes=draw(st.booleans()),
+        clip_norm=draw(st.sampled_from([None, 0.1, 10.0])),
+    )
+    return training, layout.world_size
+
+
+@st.composite
+def _pipelines(draw: st.DrawFn, mesh: Parallel, layers: int) -> Parallel:
+    """The mesh with a schedule and a number of micro-batches that torch takes."""
+    fitting = [each for each in _SCHEDULES if mesh.pp * each.stages_per_rank <= layers]
+    parts = mesh.pp * draw(st.integers(1, 2))
+    return structs.replace(mesh, schedule=draw(st.sampled_from(fitting)), micro_batches=parts)
+
+
+@st.composite
+def _actions(draw: st.DrawFn, iterations: int) -> list[Exceptional]:
+    found = draw(st.lists(st.integers(0, iterations - 1), max_size=2, unique=True))
+    return [Exceptional(None, (each,), draw(st.sampled_from(_ALIKE))) for each in found]

@@ -1,0 +1,78 @@
+"""Hypothesis strategies of programs: nothing wrong with them, or broken in one place.
+
+What is drawn is generator.py's and breaking.py's; each of their choices is one of hypothesis's, so a failure shrinks to
+few ranks, few rounds and plain calls that are waited for at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing.strategies.breaking import Kind, broken, possible_kinds
+from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
+from ddpsim.simulator.programs.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Choices of hypothesis's."""
+
+    draw: st.DrawFn
+
+    def integer(self, least: int, most: int) -> int:
+        """One that hypothesis chooses."""
+        return self.draw(st.integers(least, most))
+
+
+@st.composite
+def programs(
+    draw: st.DrawFn, *, min_ranks: int = 2, max_ranks: int = 4, min_rounds: int = 0, max_rounds: int = 8
+) -> Program:
+    """A program of plain calls in which nothing is wrong: it passes under every schedule.
+
+    Drawn are the number of ranks, up to two more groups, and up to `max_rounds` collectives of any operation or
+    messages, directed or to a receive from any source, with their shapes (of one and two dimensions, scalars, empty and
+    large ones), dtypes, reductions, roots and splits. Each rank waits for a call at once, some calls later, or never.
+
+        @given(programs(max_ranks=3))
+        def test_my_transport(program):
+            assert simulate(run_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
+    """
+    _check_range("ranks", min_ranks, max_ranks, least=1)
+    _check_range("rounds", min_rounds, max_rounds, least=0)
+    return draw_program(_Drawn(draw), Extent((min_ranks, max_ranks), (min_rounds, max_rounds)))
+
+
+@st.composite
+def broken_programs(
+    draw: st.DrawFn, *, min_ranks: int = 2, max_ranks: int = 4, max_rounds: int = 8
+) -> tuple[Program, Kind]:
+    """A program that was broken in one place of one rank, and what was done to it.
+
+    A break need not be a fault: where nobody waits for the call, say, the program still passes.
+    `ddpsim.simulator.programs.check` says what comes of it. Kinds are those of breaking.py: a call that
+    is missing, made again, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits
+    that differ; a rank that returns early or crashes.
+
+        @given(broken_programs())
+        def test_what_is_found(chosen):
+            program, kind = chosen
+            assert bool(check(program).findings) == bool(my_checker(program))
+    """
+    program = draw(programs(min_ranks=max(min_ranks, 2), max_ranks=max_ranks, min_rounds=1, max_rounds=max_rounds))
+    choices = _Drawn(draw)
+    kind = one_of(choices, possible_kinds(program))
+    changed = broken(choices, program, kind)
+    assert changed is not None, "whether there is a place for a break does not hang on what is drawn"
+    return changed[0], kind
+
+
+def _check_range(what: str, least_wanted: int, most: int, *, least: int) -> None:
+    if not least <= least_wanted <= most:
+        raise UsageError(
+            f"programs of {least_wanted} to {most} {what} are asked for, expected a range from {least} on: "
+            f"give min_{what} and max_{what} that fit together"
+        )

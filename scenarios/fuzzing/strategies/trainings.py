@@ -1,0 +1,144 @@
+"""Hypothesis strategy of declared trainings that have a meaning of their own, so that the oracle can judge them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from hypothesis import strategies as st
+
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import documented_by_torch, possible_for_torch, sensible
+from ddpsim.scenarios.training.models import NETWORKS
+from ddpsim.scenarios.training.training import (
+    Action,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Training,
+)
+
+_CHEAP: dict[str, dict[str, object]] = {
+    "linear": {},
+    "embedding": {},
+    "batch_norm": {},
+    "branches": {},
+    "early_exit": {},
+    "mlp": {},
+    "shared": {},
+    "mixed_dtypes": {},
+    "sync_batch_norm": {},
+    "transformer": {"depth": 1},
+    "conv": {"channels": 4, "depth": 2},
+}
+"""The networks that are drawn, at sizes that train in a millisecond."""
+
+_ROWS = st.integers(3, 6)
+"""Two rows normalise to the same numbers, whatever they are, and leave nothing but rounding for a gradient."""
+
+_ALIKE = [
+    Action.ACCUMULATE,
+    Action.SKIP_BACKWARD,
+    Action.SKIP_STEP,
+    Action.SKIP,
+    Action.EVALUATE,
+    Action.EVALUATE_INNER,
+]
+"""What all ranks may do together instead of training."""
+
+
+@st.composite
+def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = False) -> tuple[Training, int]:
+    """A declared training and its world size, from 1 to 4.
+
+    Drawn are one or two networks, with buffers, branches, sparse gradients or several dtypes among them; up to 4
+    iterations for each rank, alike or under join (a rank may have none); rows by rank; options of
+    DistributedDataParallel, optimizers (sharded ones, too), communication hooks, a buffer hook, a reduced loss; ranks
+    that leave out branches; and iterations in which all ranks accumulate, skip or evaluate.
+
+    Whatever is drawn, our engine must train as the oracle does. torch's engine has limits of its own, each of which the
+    zoo shows as a bug: `for_torch=True` stays within them, and "documented" only within what torch's documentation
+    rules out, so it finds those bugs.
+
+        @given(trainings(for_torch=True))
+        def test_my_engine(chosen):
+            training, world_size = chosen
+            result = run_scenario(of_training(training, world_size, name="drawn"))
+            assert result.verdict is Verdict.PASS, result
+    """
+    world_size = draw(st.sampled_from([2, 3, 4, 2, 3, 4, 1]))
+    is_joined = draw(st.booleans())
+    counts = draw(_counts(world_size, is_joined))
+    names = draw(st.lists(st.sampled_from([*_CHEAP]), min_size=1, max_size=2))
+    training = Training(
+        tuple(NetworkChoice(name, _CHEAP[name]) for name in names),
+        counts,
+        draw(_ROWS | st.tuples(*[_ROWS] * world_size)),
+        draw(_engine_options()),
+        JoinTerms(draw(st.booleans())) if is_joined else None,
+        draw(_optimizers()),
+        draw(st.none() | st.sampled_from(CommunicationHook)),
+        reduces_loss=draw(st.booleans()),
+        averages_buffers=not is_joined and "batch_norm" in names and draw(st.booleans()),
+        exceptions=(*draw(_actions(counts)), *draw(_uses(names, counts))),
+        seed=draw(st.integers(0, 99)),
+        dtype=draw(st.sampled_from([torch.float32, torch.float64])),
+    )
+    training = sensible(training)
+    if for_torch:
+        training = documented_by_torch(training) if for_torch == "documented" else possible_for_torch(training)
+    return training, world_size
+
+
+def _counts(world_size: int, is_joined: bool) -> st.SearchStrategy[tuple[int, ...]]:
+    if is_joined:
+        return st.tuples(*[st.integers(0, 4)] * world_size)
+    return st.integers(1, 4).map(lambda count: (count,) * world_size)
+
+
+@st.composite
+def _engine_options(draw: st.DrawFn) -> dict[str, object]:
+    options: dict[str, object] = {
+        "find_unused_parameters": draw(st.booleans()),
+        "gradient_as_bucket_view": draw(st.booleans()),
+        "static_graph": draw(st.sampled_from([False, False, True])),
+        "broadcast_buffers": draw(st.sampled_from([True, True, False])),
+    }
+    cap = draw(st.sampled_from([None, 0.00005, 0.0005]))
+    return options if cap is None else {**options, "bucket_cap_mb": cap}
+
+
+@st.composite
+def _optimizers(draw: st.DrawFn) -> OptimizerChoice:
+    name = draw(st.sampled_from(OptimizerName))
+    momentum = draw(st.sampled_from([0.0, 0.9])) if name is OptimizerName.SGD else 0.0
+    return OptimizerChoice(name, 0.01, momentum, is_sharded=draw(st.sampled_from([False, False, True])))
+
+
+@st.composite
+def _actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[Exceptional]:
+    """In some iterations, all ranks do something else."""
+    iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
+    return [Exceptional(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
+
+
+@st.composite
+def _uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[Exceptional]:
+    """Some ranks leave out branches in some iterations."""
+    branches = {name: NETWORKS[name]().branches for name in names}
+    if not any(branches.values()) or not max(counts):
+        return []
+    places = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, max(counts) - 1))
+    return [
+        Exceptional(
+            (rank,), (iteration,), uses=tuple(branch for each in names for branch in draw(_way(branches[each])))
+        )
+        for rank, iteration in draw(st.lists(places, min_size=1, max_size=4, unique=True))
+    ]
+
+
+def _way(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+    """Branches that are taken: the first few, as a network that exits early has no way to the later ones alone."""
+    return st.integers(0, len(branches)).map(lambda count: branches[:count])

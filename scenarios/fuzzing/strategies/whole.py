@@ -1,0 +1,83 @@
+"""Hypothesis strategy of whole scenarios: something to run, a schedule, and an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.value_scenarios import of_program, of_training
+from ddpsim.scenarios.fuzzing.strategies.parallel_trainings import parallel_trainings
+from ddpsim.scenarios.fuzzing.strategies.programs import broken_programs, programs
+from ddpsim.scenarios.fuzzing.strategies.schedules import schedules
+from ddpsim.scenarios.fuzzing.strategies.trainings import trainings
+from ddpsim.scenarios.model import Scenario
+
+
+class Kind(Enum):
+    """What a scenario is made of."""
+
+    TRAINING = "training"
+    """It is to pass, and to give the oracle's numbers."""
+    PARALLEL_TRAINING = "parallel training"
+    """The same of shards, tensor parallelism and pipelines."""
+    PROGRAM = "program"
+    """A program of plain calls that is to pass."""
+    BROKEN_PROGRAM = "broken program"
+    """One that was broken in one place, and is to come to what `ddpsim.simulator.programs.check` finds."""
+
+
+_WEIGHTS = {Kind.TRAINING: 4, Kind.PARALLEL_TRAINING: 1, Kind.PROGRAM: 2, Kind.BROKEN_PROGRAM: 2}
+
+
+@st.composite
+def scenarios(
+    draw: st.DrawFn,
+    *,
+    kinds: Sequence[Kind] = tuple(Kind),
+    engines: Sequence[Engine] = tuple(Engine),
+    for_torch: Literal[True, "documented"] = True,
+    max_choices: int = 60,
+) -> Scenario:
+    """A scenario of one of the kinds, with a drawn schedule and, for a training, one of the engines.
+
+    On engine "torch" a training is within `trainings(for_torch=...)`; such a one runs on both. Of nine that are drawn,
+    four are trainings, one is a parallel one, which has no engine, two are programs, and two broken ones.
+
+        @given(scenarios())
+        def test_what_is_expected(scenario):
+            assert scenario.expected_by(scenario.engine).is_met_by(run_scenario(scenario))
+
+    (Under a schedule a broken program may show another finding first than `check` names.)
+    """
+    kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
+    scenario = draw(_of_kind(kind, engines, for_torch))
+    return replace(scenario, choices=draw(schedules(max_choices=max_choices)))
+
+
+def _of_kind(
+    kind: Kind, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
+) -> st.SearchStrategy[Scenario]:
+    if kind is Kind.TRAINING:
+        return _trainings(engines, for_torch)
+    if kind is Kind.PARALLEL_TRAINING:
+        return parallel_trainings().map(lambda drawn: of_training(*drawn, name=kind.value))
+    return _programs(kind)
+
+
+@st.composite
+def _trainings(draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]) -> Scenario:
+    engine = draw(st.sampled_from(engines))
+    training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
+    return of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)
+
+
+@st.composite
+def _programs(draw: st.DrawFn, kind: Kind) -> Scenario:
+    if kind is Kind.PROGRAM:
+        return of_program(draw(programs(min_rounds=1)), name=kind.value)
+    return of_program(draw(broken_programs())[0], name=kind.value)

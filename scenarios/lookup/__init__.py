@@ -1,1 +1,0 @@
-"""How a scenario is found: by its name in the registry, or in a file."""

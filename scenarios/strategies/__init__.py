@@ -1,9 +1,0 @@
-"""Hypothesis strategies: scenarios and what they are made of, for `ddpsim fuzz` and for tests of one's own."""
-
-from ddpsim.scenarios.strategies.parallel_trainings import parallel_trainings
-from ddpsim.scenarios.strategies.programs import broken_programs, programs
-from ddpsim.scenarios.strategies.schedules import policies, schedules
-from ddpsim.scenarios.strategies.trainings import trainings
-from ddpsim.scenarios.strategies.whole import scenarios
-
-__all__ = ["broken_programs", "parallel_trainings", "policies", "programs", "scenarios", "schedules", "trainings"]

@@ -1,0 +1,11 @@
+"""The networks that scenarios train: small by default, adjustable upwards, initialised from a seed.
+
+`make` builds one by name, `outline` one without numbers; `NETWORKS` lists them. The keyword parameters of a
+network's class are its options.
+"""
+
+from ddpsim.scenarios.training.models.catalog import NETWORKS, OptionError, make, outline
+from ddpsim.scenarios.training.models.network import Network
+from ddpsim.scenarios.training.models.normalized import SyncBatchNorm
+
+__all__ = ["NETWORKS", "Network", "OptionError", "SyncBatchNorm", "make", "outline"]

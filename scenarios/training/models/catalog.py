@@ -1,0 +1,207 @@
+"""All networks by name, and how one is built from its name, options and a seed."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from msgspec import Meta
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
+
+from ddpsim import UsageError
+from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.training.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.training.models.images import Conv, Resnet
+from ddpsim.scenarios.training.models.network import Network
+from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
+from ddpsim.scenarios.training.models.partial import Branches, EarlyExit
+from ddpsim.scenarios.training.models.tokens import Embedding, Shared, Transformer
+
+NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
+    {
+        "batch_norm": BatchNorm,
+        "branches": Branches,
+        "conv": Conv,
+        "discriminator": Discriminator,
+        "early_exit": EarlyExit,
+        "embedding": Embedding,
+        "generator": Generator,
+        "linear": Linear,
+        "mixed_dtypes": MixedDtypes,
+        "mlp": Mlp,
+        "resnet": Resnet,
+        "shared": Shared,
+        "sync_batch_norm": SyncBatchNormalized,
+        "transformer": Transformer,
+    }
+)
+"""The networks, by the name that scenarios call them."""
+
+_LARGEST = 65_536
+"""No width is larger: it would be a mistake."""
+_DEEPEST = 512
+"""No network has more layers: it would be a mistake, and take seconds to build."""
+_MOST_NUMBERS = 100_000_000
+"""No network has more parameters, and no sample more numbers: they would fill the memory, once for each rank."""
+_LARGEST_SEED = 2**63 - 1
+
+
+class OptionError(UsageError):
+    """A network does not take an option, or not this value of it."""
+
+    def __init__(self, network: str, option: str, problem: str) -> None:
+        super().__init__(f"network {network!r}: {option} {problem}")
+        self.option = option
+        self.problem = problem
+
+
+def make(
+    name: str,
+    options: Mapping[str, object] = MappingProxyType({}),
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Network:
+    """The network called `name`, on the CPU; its initial values depend on the seed and the options only.
+
+    They are drawn in float32 and then cast: in float64 it starts from the same numbers. No generator and no default of
+    the caller is changed. Raises UsageError for a name, an option or a value that there is not.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
+        raise UsageError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}: leave it out for 0")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"dtype is {dtype!r}, expected one with a floating point: leave it out for torch.float32")
+    values = _checked(name, options)
+    with _seeded(seed), _Bounded(name):
+        network = _built(name, values)
+    network.cast(dtype)
+    return network
+
+
+def outline(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
+    """The same network without numbers, on the device "meta": what it has can be asked at no cost.
+
+    Raises UsageError as `make` does; an OptionError, if one option is to blame.
+    """
+    values = _checked(name, options)
+    with torch.device("meta"), _Bounded(name), _Undrawn():
+        return _built(name, values)
+
+
+def _built(name: str, values: Mapping[str, Any]) -> Network:
+    try:
+        network = NETWORKS[name](**values)
+    except _TooLargeError:
+        raise
+    except UsageError as error:
+        option, _, problem = str(error).partition(" ")  # so they all begin
+        raise OptionError(name, option, problem) from None
+    if math.prod(network.row) > _MOST_NUMBERS:
+        raise _TooLargeError(
+            f"network {name!r}: a sample has {math.prod(network.row)} numbers, expected {_MOST_NUMBERS} at most: "
+            "make it smaller"
+        )
+    return network
+
+
+class _Bounded(TorchFunctionMode):
+    """Refuses a network with too many parameters, before there is memory for the one too many."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__()
+        self._network = network
+        self._count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.empty:  # what layers make their parameters of
+            sizes = args[0] if isinstance(args[0], Sequence) else args
+            self._count += math.prod(sizes)
+            if self._count > _MOST_NUMBERS:
+                raise _TooLargeError(
+                    f"network {self._network!r} has {self._count} parameters or more, expected {_MOST_NUMBERS} at "
+                    "most: make it smaller"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no values: on "meta" there are none, and torch would import a compiler to find out."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (init.normal_, init.uniform_, init.kaiming_uniform_):
+            return given["tensor"]
+        return args[0] if func in (torch.Tensor.normal_, torch.Tensor.uniform_) else func(*args, **given)
+
+
+class _TooLargeError(UsageError):
+    """A network fills the memory."""
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw from a generator with this seed, in float32 and on the CPU; give back the caller's own afterwards."""
+    default_dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # Not torch.manual_seed, which would seed the generators of all devices.
+        torch.default_generator.manual_seed(seed)
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default_dtype)
+
+
+def _checked(name: str, options: Mapping[str, object]) -> dict[str, object]:
+    """The options of a network, as its constructor takes them."""
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise UsageError(f"network is {name!r}, expected one of {_one_of(name, NETWORKS)}")
+    parameters = inspect.signature(NETWORKS[name], eval_str=True).parameters
+    values = {}
+    for key, value in options.items():
+        if key not in parameters:
+            raise OptionError(name, key, f"is no option, expected one of {_one_of(key, parameters)}")
+        kind, expected = _DEPTH if key == "depth" else _KINDS[parameters[key].annotation]
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            default = parameters[key].default
+            problem = f"is {value!r}, expected {expected}: leave it out for {default!r}"
+            raise OptionError(name, key, problem) from None
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def _one_of(name: str, names: Iterable[str]) -> str:
+    advice = nearest(str(name), names)
+    return ", ".join(names) + (f": {advice}" if advice else "")
+
+
+_Size = Annotated[int, Meta(ge=1, le=_LARGEST)]
+_Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+_DEPTH = (Annotated[int, Meta(ge=1, le=_DEEPEST)], f"a whole number from 1 to {_DEEPEST}")
+_KINDS: Mapping[object, tuple[Any, str]] = MappingProxyType(
+    {
+        int: (_Size, f"a whole number from 1 to {_LARGEST}"),
+        tuple[int, ...]: (
+            Annotated[tuple[_Size, ...], Meta(max_length=_DEEPEST - 1)],
+            f"a list of whole numbers from 1 to {_LARGEST}",
+        ),
+        float: (_Number, "a number"),
+        bool: (bool, "true or false"),
+        str: (str, "a string"),
+    }
+)
+"""By the annotation of the constructor's parameter, what an option may be, and that in words."""

@@ -1,0 +1,125 @@
+"""Networks with batch normalisation of each rank's own batch, and of the batches of all ranks together."""
+
+# A module that is called gives Any.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from ddpsim import UsageError
+from ddpsim.scenarios.training.models.network import Network
+
+
+class BatchNorm(Network):
+    """Linear layers with batch normalisation and ReLU in between; it trains on two rows or more at a time."""
+
+    def __init__(
+        self, *, features: int = 8, width: int = 16, depth: int = 2, outputs: int = 4, momentum: float = 0.1
+    ) -> None:
+        super().__init__()
+        if not 0 <= momentum <= 1:
+            raise UsageError(f"momentum is {momentum}, expected 0 to 1: it is what the newest batch weighs")
+        self.row = (features,)
+        widths = [features, *[width] * (depth - 1)]
+        # Without biases: batch normalisation takes them away again, so they would have no gradient.
+        self.layers = nn.ModuleList(nn.Linear(inputs, width, bias=False) for inputs in widths)
+        self.norms = nn.ModuleList(self._norm(width, momentum) for _ in widths)
+        self.head = nn.Linear(width, outputs)
+
+    def _norm(self, width: int, momentum: float) -> nn.Module:
+        return nn.BatchNorm1d(width, momentum=momentum)
+
+    def _normalize(self, norm: nn.Module, batch: Tensor) -> Tensor:
+        return norm(batch)
+
+    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            batch = F.relu(self._normalize(norm, layer(batch)))
+        return self.head(batch)
+
+
+class SyncBatchNormalized(BatchNorm):
+    """`batch_norm` with `SyncBatchNorm` layers: with the same seed, it starts from the same values."""
+
+    communicates = True
+
+    def _norm(self, width: int, momentum: float) -> nn.Module:
+        return SyncBatchNorm(width, momentum=momentum)
+
+    def _normalize(self, norm: nn.Module, batch: Tensor) -> Tensor:
+        return norm(batch, self.group)
+
+
+class SyncBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation over the batches of all ranks of a group, on CPU too, which torch's own refuses.
+
+    In training, forward makes one all_reduce of 2 * features + 1 values: sums, sums of squares, and the number of rows.
+    Backward makes one of the same size. A rank that is out of input may follow both with zeros, or with an empty batch.
+    In evaluation, and without other ranks, it is plain batch normalisation, and makes none.
+    """
+
+    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(features, eps, momentum)
+
+    def forward(self, input: Tensor, group: ProcessGroup | None = None) -> Tensor:
+        """Normalise `input`, of a row each and its features; `group` is the default group if it is None."""
+        if not self.training or not dist.is_initialized() or dist.get_world_size(group) < 2:
+            return super().forward(input)
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
+        mean, variance, rows = _moments(wide, group)
+        if rows < 2:
+            raise ValueError(f"batch normalisation got {rows} rows on all ranks together, expected 2 or more")
+        self._track(mean.detach(), variance.detach() * rows / (rows - 1))
+        normalized = (wide - mean) * (variance + self.eps).rsqrt()
+        return (normalized * self.weight + self.bias).to(input.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Let the running statistics follow those of a batch; they keep the unbiased variance, as torch's do."""
+        for running, found in ((self.running_mean, mean), (self.running_var, variance)):
+            assert running is not None
+            assert self.momentum is not None
+            running.lerp_(found.to(running.dtype), self.momentum)
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+
+
+def _moments(batch: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, int]:
+    """Mean and variance of every feature over the rows of all ranks, and the number of these rows."""
+    features = batch.shape[1]
+    own = torch.cat([batch.sum(0), batch.square().sum(0), batch.new_tensor([len(batch)])])
+    totals: Tensor = _Sum.apply(own, group)  # type: ignore[no-untyped-call]
+    sums, squares, count = totals.split([features, features, 1])
+    rows = int(count.item())
+    mean = sums / max(rows, 1)
+    # Rounding may bring a variance of zero below it.
+    return mean, (squares / max(rows, 1) - mean.square()).clamp_min(0), rows
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all ranks of a group, in forward and in backward.
+
+    Each rank's loss depends on the sum, and the sum on each rank's tensor: so the gradient of a tensor is the sum of
+    what the ranks' losses give. Mean and variance are plain functions of the sum, whose gradients autograd knows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _summed(tensor, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _summed(gradient, ctx.group), None
+
+
+def _summed(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total

@@ -1,0 +1,311 @@
+"""Parts: which unit of FSDP2, message of a pipeline, redistribution of a DTensor or step of a checkpoint a call is.
+
+Read from torch's own frames and objects while the call is issued, and only there: a program that loads none of these
+modules pays a look into a table for each new function. The names are those that torch 2.11 to 2.15 have; what a version
+lacks tells nothing, and the call counts as one of the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
+from ddpsim.simulator.calls import GREETING, Origin, Parallelism, Part
+from ddpsim.simulator.transport.payload import Payload
+
+# --- FSDP2 ------------------------------------------------------------------------------------------------------------
+
+_BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
+"""By the training state of a unit; without one, the program unshards it by hand."""
+
+
+class UnitSteps:
+    """Counts how often optimizers have updated the units of one rank, by one parameter of each."""
+
+    __slots__ = ("_done", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: Any = WeakTensorKeyDictionary()
+        self._done = 0
+
+    def of(self, parameter: Tensor | None) -> int | None:
+        """The step of training that a unit is in, from 1; None if the optimizers that have stepped do not have it."""
+        if parameter is None:
+            return None
+        steps: int = self._steps.setdefault(parameter, 0)
+        return steps + 1 if steps or not self._done else None
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Count the step for the units whose parameters it has."""
+        self._done += 1
+        if not self._steps:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in self._steps:
+                    self._steps[parameter] += 1
+
+
+def _gathers_unit(reading: Reading, frame: FrameType) -> None:
+    unit = frame.f_locals.get("self")
+    state = getattr(getattr(unit, "_training_state", None), "name", "")
+    _is_of_unit(reading, unit, "all-gather" + _BEFORE.get(state, ""), getattr(unit, "fsdp_params", ()))
+
+
+def _reduces_unit(reading: Reading, frame: FrameType) -> None:
+    action = "all-reduce" if reading.operation == "all_reduce" else "reduce-scatter"
+    _is_of_unit(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
+
+
+def _is_of_unit(reading: Reading, unit: Any, action: str, parameters: Sequence[Any]) -> None:
+    name = getattr(unit, "_module_fqn", None)
+    if reading.part is not None or not isinstance(name, str):
+        return
+    what = f'unit "{name}"' if name else "root unit"
+    if getattr(unit, "_num_param_groups", 1) > 1:
+        what += f" parameter group {getattr(unit, '_param_group_index', '?')}"
+    reading.part = Part(Parallelism.FSDP, what, action)
+    reading.parameters = tuple([str(getattr(each, "_param_fqn", "?")) for each in parameters])
+    reading.stepped = next((getattr(each, "sharded_param", None) for each in getattr(unit, "fsdp_params", ())), None)
+
+
+# --- DTensor ----------------------------------------------------------------------------------------------------------
+
+
+def _redistributes(reading: Reading, frame: FrameType) -> None:
+    if reading.part is None:
+        known = frame.f_locals
+        current, target = known.get("current"), known.get("target")
+        if current is not None and target is not None:
+            what = f"{_placement(current)} -> {_placement(target)}"
+            action = _on_dimension(known.get("mesh_to_use", known.get("device_mesh")), known.get("i"))
+            reading.part = Part(Parallelism.DTENSOR, what, action)
+
+
+def _distributes(what: str) -> Reader:
+    """The function sends a tensor from one rank of a mesh dimension to the others."""
+
+    def read(reading: Reading, frame: FrameType) -> None:
+        if reading.part is None:
+            action = _on_dimension(frame.f_locals.get("mesh"), frame.f_locals.get("mesh_dim"))
+            reading.part = Part(Parallelism.DTENSOR, what, action)
+
+    return read
+
+
+def _on_dimension(mesh: Any, index: Any) -> str:
+    names = getattr(mesh, "mesh_dim_names", None)
+    return f'on "{names[index]}"' if names and isinstance(index, int) else ""
+
+
+def _placement(placement: Any) -> str:
+    """`Shard(0)`, `Replicate`, `Partial(sum)` or `Partial(2-norm)`; other kinds as torch prints them."""
+    kind = type(placement).__name__
+    if kind == "Shard":
+        return f"Shard({placement.dim})"
+    if kind == "Partial":
+        return f"Partial({placement.reduce_op})"
+    if kind == "_NormPartial":
+        return f"Partial({placement.norm_type:g}-norm)"
+    return kind if kind == "Replicate" else str(placement)
+
+
+def _prepares_operation(reading: Reading, frame: FrameType) -> None:
+    """The redistribution is one that an operation of DTensors needs: `for mm`."""
+    schema = frame.f_locals.get("suggested_input_schema")
+    operation = getattr(getattr(schema, "op", None), "_schema", None)
+    name = str(getattr(operation, "name", "")).rpartition("::")[2]
+    _adds(reading, f"for {name}" if name else "")
+
+
+def _prepares_layer(reading: Reading, frame: FrameType) -> None:
+    """The redistribution is of what a layer takes or gives in tensor parallelism."""
+    known = frame.f_locals
+    layer = known.get("mod", known.get("module"))
+    if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
+        side = "outputs" if "output" in frame.f_code.co_name else "inputs"
+        name = _name_of(layer, frame)
+        style = getattr(frame.f_code, "co_qualname", "tensor parallelism").partition(".")[0]  # from Python 3.11 on
+        reading.part = reading.part._replace(note=f'{side} of layer "{name}" ({style})' if name else "")
+
+
+def _name_of(layer: Module, frame: FrameType | None) -> str:
+    """What the outermost module that is being called calls a layer."""
+    root: Module = layer
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Module) and frame.f_code.co_name == "_call_impl":
+            root = owner
+        frame = frame.f_back
+    return next((name for name, module in root.named_modules() if module is layer), "")
+
+
+def _says(detail: str) -> Reader:
+    return lambda reading, frame: _adds(reading, detail)
+
+
+def _adds(reading: Reading, detail: str) -> None:
+    if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and not reading.part.detail:
+        reading.part = reading.part._replace(detail=detail)
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+_CARRIES = {
+    "get_fwd_recv_ops": ("activations", "fwd_chunk_id", -1),
+    "get_fwd_send_ops": ("activations", "fwd_chunk_id", 1),
+    "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1),
+    "get_bwd_send_ops": ("gradients", "bwd_chunk_id", -1),
+}
+"""By method of a stage that makes messages: what they carry, its argument for the micro-batch, and which way the other
+stage lies."""
+
+_GREETS = "_get_init_p2p_neighbors_ops"
+_STAGE = "torch.distributed.pipelining.stage"
+
+
+class Messages:
+    """The messages that one rank's pipeline stages have made and not yet sent or received, by their tensors.
+
+    A stage makes what torch calls a P2POp, for one micro-batch; a schedule brings several of them together and issues
+    them later, when nothing on the stack tells them apart.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: Any = None
+
+    def made(self, tensor: Tensor, frame: FrameType) -> None:
+        """Take note of a message that the function of a frame, or one that called it, has made."""
+        for caller in (frame, frame.f_back):
+            if caller is None or caller.f_globals.get("__name__") != _STAGE:
+                return
+            if caller.f_code.co_name == _GREETS:
+                self._remember(tensor, Part(Parallelism.PIPELINE, GREETING))
+                return
+            if caller.f_code.co_name in _CARRIES:
+                part = _message(caller, frame)
+                part = None if part is None else part._replace(note=_action(caller))
+                if part is not None:
+                    self._remember(tensor, part)
+                return
+
+    def _remember(self, tensor: Tensor, part: Part) -> None:
+        self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
+        self._parts[tensor] = part
+
+    def told(self, origin: Origin, payload: Payload) -> Origin:
+        """The origin of a send or receive: that of the message, if a stage has made it."""
+        if not self._parts or origin.part is not None:
+            return origin
+        tensor = (*payload.inputs, *payload.outputs)[0]
+        part = self._parts.get(tensor)
+        if part is not None and part.what != GREETING:  # of those, several share a tensor
+            del self._parts[tensor]
+        return origin if part is None else origin._replace(part=part)
+
+
+_WHEN = {
+    "get_fwd_recv_ops": "before its forward",
+    "get_fwd_send_ops": "after its forward",
+    "get_bwd_recv_ops": "before its backward",
+    "get_bwd_send_ops": "after its backward",
+}
+_SCHEDULES = "torch.distributed.pipelining.schedules"
+
+
+def _action(stage: FrameType) -> str:
+    """When a stage makes a message, by what schedule and, of those that are lists of actions, in which one."""
+    when, frame = _WHEN[stage.f_code.co_name], stage.f_back
+    while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
+        schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")
+        if frame.f_globals["__name__"] == _SCHEDULES and schedule is not None:
+            name = type(schedule).__name__
+            return f"{when}, {name}" if action is None else f"{when}, {name} action {action}"
+        frame = frame.f_back
+    return when
+
+
+def _message(frame: FrameType, inner: FrameType) -> Part | None:
+    """What a stage's method makes a message of; `inner` is its frame or that of what it calls to make one."""
+    stage, name = frame.f_locals.get("self"), frame.f_code.co_name
+    carried, argument, way = _CARRIES[name]
+    own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
+    if not isinstance(own, int) or not isinstance(batch, int):
+        return None
+    told = [inner.f_locals.get("dst"), inner.f_locals.get("grad_recv_stage")]
+    told.append(getattr(inner.f_locals.get("info"), "source", None))
+    other = next((each for each in told if isinstance(each, int)), own + way)
+    source, target = (own, other) if name.endswith("send_ops") else (other, own)
+    return Part(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
+
+
+def _agrees_on_shapes(reading: Reading, frame: FrameType) -> None:
+    """Ranks agree on whether stages know their shapes: before torch 2.15 by messages, from it on by a collective."""
+    if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
+        reading.part = Part(Parallelism.PIPELINE, "agreement on how shapes are known")
+
+
+def _sends_metadata(reading: Reading, frame: FrameType) -> None:
+    _is_metadata(reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage"))
+
+
+def _receives_metadata(reading: Reading, frame: FrameType) -> None:
+    _is_metadata(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
+
+
+def _infers_shapes(reading: Reading, frame: FrameType) -> None:
+    """Torch 2.11: a stage takes shapes from the one before it, and tells its own to the one behind it."""
+    own = getattr(frame.f_locals.get("self"), "stage_index", None)
+    if isinstance(own, int) and reading.operation in ("send", "recv"):
+        source = own if reading.operation == "send" else own - 1
+        _is_metadata(reading, source, source + 1)
+
+
+def _is_metadata(reading: Reading, source: Any, target: Any) -> None:
+    if reading.part is None and isinstance(source, int) and isinstance(target, int):
+        reading.part = Part(Parallelism.PIPELINE, "shapes", f"stage {source} to stage {target}")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _steps_checkpoint(reading: Reading, frame: FrameType) -> None:
+    step = frame.f_locals.get("step")
+    if reading.part is None and isinstance(step, str):
+        reading.part = Part(Parallelism.CHECKPOINT, f'step "{step}"')
+
+
+_UNIT = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+_SENDING = "torch.distributed.tensor._collective_utils"
+_STYLE = "torch.distributed.tensor.parallel.style"
+_SIDES = ("_prepare_input_fn", "_prepare_output_fn")
+_TO_OTHERS = "torch.distributed.checkpoint.utils"
+
+PARALLELISM: dict[tuple[str, str], Reader] = {
+    (_UNIT, "unshard"): _gathers_unit,
+    (_UNIT, "post_backward"): _reduces_unit,
+    (_REDISTRIBUTE, "redistribute_local_tensor"): _redistributes,
+    (_REDISTRIBUTE, "backward"): _says("in backward"),
+    ("torch.distributed.tensor._dispatch", "redistribute_local_args"): _prepares_operation,
+    ("torch.distributed.tensor._api", "full_tensor"): _says("for full_tensor"),
+    (_SENDING, "mesh_scatter"): _distributes("scatter of shards"),
+    (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
+    **{(_STYLE, name): _prepares_layer for name in _SIDES},
+    (_SCHEDULES, "_initialize_pipeline_distributed_state"): _agrees_on_shapes,
+    **{(_STAGE, name): _agrees_on_shapes for name in ("_warmup_forward_vote", "_warmup_backward_result")},
+    (_STAGE, "_send_meta"): _sends_metadata,
+    (_STAGE, "_recv_meta"): _receives_metadata,
+    (_STAGE, "_shape_inference"): _infers_shapes,
+    **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
+}
+"""By module and name of the function. What calls from one that a later torch renames counts as the user's."""

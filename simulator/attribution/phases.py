@@ -1,0 +1,226 @@
+"""Phases: which functions of a DDP engine stand for what, read from the stack of a call.
+
+torch's functions are listed here by module and name. Another engine declares its own, in the modules they stand in:
+
+    __ddp_phases__ = {"_launch_bucket": "bucket", "_sync_buffers": "buffers", "_announce": "join control"}
+
+maps names of functions to values of `Phase`. The rest may be told by the function's `self`: a method `__ddp_call__()`
+that returns a dict with any of the keys `wrapper` (the object that stands for the wrapper and has the `process_group`;
+`self` if left out), `bucket`, `step`, `shadow`, `parameters` and `hook` (true where a communication hook reduces
+the buckets); and, in the first call that says that the rank ran out of input, `joined`: the models of the join.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+
+from ddpsim.simulator.attribution.optimizer_parts import OPTIMIZERS
+from ddpsim.simulator.attribution.parallelism import PARALLELISM
+from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
+from ddpsim.simulator.attribution.traced_lines import is_compiled, is_graph
+from ddpsim.simulator.calls import Phase, Site
+from ddpsim.simulator.runtime.call_sites import is_users, site_at
+from ddpsim.simulator.runtime.rank_body import RankBody
+
+DECLARATION = "__ddp_phases__"
+
+
+class PhaseTable:
+    """The readers of functions, found once per code object."""
+
+    __slots__ = ("_codes", "_sites", "compiled", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[int, Reader] = {}
+        """By id of the code object, whose own hash is slow."""
+        self.compiled: set[int] = set()
+        """Those, of the user's program, that torch's compiler has rewritten."""
+        self._sites: dict[tuple[int, int], Site] = {}
+        """By id of the code object and instruction: to count lines up to it takes longer than to look at ten frames."""
+        self._codes: list[CodeType] = []
+        # They are kept, so that no other code object gets the id of one of them.
+
+    def learn(self, frame: FrameType) -> Reader:
+        """Find the reader of a frame's function."""
+        self._codes.append(frame.f_code)
+        reader = self.known[id(frame.f_code)] = _find(frame)
+        if reader is user_runs and is_compiled(frame.f_code):
+            self.compiled.add(id(frame.f_code))
+        return reader
+
+    def site_at(self, frame: FrameType) -> Site:
+        """The line that a frame of the user's program is at, whose reader is known."""
+        place = id(frame.f_code), frame.f_lasti
+        site = self._sites.get(place)
+        if site is None:
+            site = self._sites[place] = site_at(frame)
+        return site
+
+
+def says_nothing(reading: Reading, frame: FrameType) -> None:
+    """A function that no DDP engine has declared."""
+
+
+def backward_runs(reading: Reading, frame: FrameType) -> None:
+    """The engine of autograd: what is issued right below it, the Reducer issues; what Python does, the user does."""
+    reading.is_complete = True
+
+
+def issues(reading: Reading, frame: FrameType) -> None:
+    """A function of ours, between the caller of an operation and its being issued."""
+
+
+def user_runs(reading: Reading, frame: FrameType) -> None:
+    """A function of the user's program."""
+
+
+def program_begins(reading: Reading, frame: FrameType) -> None:
+    """What runs the program of a rank: further out is nothing to read."""
+
+
+def _find(frame: FrameType) -> Reader:
+    name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
+    if module in _ISSUING:
+        return issues
+    if module == RankBody.__module__:
+        return program_begins
+    phase = frame.f_globals.get(DECLARATION, {}).get(name)
+    if phase is not None:
+        return _declared(Phase(phase))
+    if is_graph(frame.f_code):
+        return _runs_graph
+    reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
+    return reader or (user_runs if is_users(frame.f_code) else says_nothing)
+
+
+def _declared(phase: Phase) -> Reader:
+    def read(reading: Reading, frame: FrameType) -> None:
+        if reading.phase is None:
+            reading.phase = phase
+            reading.owner = frame.f_locals.get("self")
+            reading.told = getattr(reading.owner, "__ddp_call__", dict)()
+            reading.owner = reading.told.get("wrapper", reading.owner)
+            reading.joining = reading.told.get("joined")
+            reading.is_hooks = phase is Phase.BUCKET and reading.told.get("hook", False)
+        reading.is_complete = True
+
+    return read
+
+
+def _means(phase: Phase) -> Reader:
+    """The function stands for a phase; whose, is said by it or further out."""
+
+    def read(reading: Reading, frame: FrameType) -> None:
+        if reading.phase is None:
+            reading.phase = phase
+            reading.innermost = frame
+
+    return read
+
+
+def _belongs_to(name: str, phase: Phase) -> Reader:
+    """A method of DDP, or one that has it as local `name`; it stands for `phase` if nothing further in did."""
+
+    def read(reading: Reading, frame: FrameType) -> None:
+        reading.phase = reading.phase or phase
+        reading.owner = frame.f_locals.get(name)
+        reading.is_complete = True
+
+    return read
+
+
+def _matches_bucket(reading: Reading, frame: FrameType) -> None:
+    if reading.phase is None:
+        reading.phase = Phase.BUCKET
+        reading.bucket = frame.f_locals["grad_bucket"].index()
+
+
+def _runs_hook(reading: Reading, frame: FrameType) -> None:
+    reading.phase = Phase.BUCKET
+    reading.is_hooks = True
+    reading.bucket = frame.f_locals["bucket"].index()
+    reading.owner = frame.f_locals["wrapper"].module
+
+
+def _shadows_wrapper(reading: Reading, frame: FrameType) -> None:
+    reading.phase = reading.phase or Phase.REBUILD
+    reading.owner = frame.f_locals["self"].ddp
+
+
+def _shadows(reading: Reading, frame: FrameType) -> None:
+    reading.has_joined = frame.f_locals["self"]
+    reading.is_complete = True
+
+
+def _counts_joined(reading: Reading, frame: FrameType) -> None:
+    _controls_join(reading, frame)
+    join_exit = frame.f_back
+    # A rank takes itself for the last to join until its first count says that it is not.
+    if join_exit is not None and join_exit.f_locals.get("is_last_joiner"):
+        reading.joining = reading.has_joined._joinables
+
+
+def _controls_join(reading: Reading, frame: FrameType) -> None:
+    _shadows(reading, frame)
+    reading.phase = Phase.JOIN_CONTROL
+    reading.owner = reading.has_joined._joinables[0]
+
+
+def _ends_training(reading: Reading, frame: FrameType) -> None:
+    _controls_join(reading, frame)
+    reading.ends_join = True
+
+
+def _ends_join(reading: Reading, frame: FrameType) -> None:
+    _belongs_to("self", Phase.STATE_BROADCAST)(reading, frame)
+    reading.ends_join = True
+
+
+def _reduces_at_once(reading: Reading, frame: FrameType) -> None:
+    if reading.phase is None:
+        reading.reducer = frame.f_locals["reducer"]
+    reading.is_complete = True
+
+
+def _runs_graph(reading: Reading, frame: FrameType) -> None:
+    reading.graph = reading.graph or frame
+
+
+def _continues(reading: Reading, frame: FrameType) -> None:
+    reading.continues = frame.f_locals["self"].pending
+    reading.is_complete = True
+
+
+_ISSUING = frozenset(
+    f"ddpsim.simulator.process_group.{module}"
+    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch", "without_modes")
+)
+
+_UTILS = "torch.distributed.utils"
+_DDP = "torch.nn.parallel.distributed"
+_JOIN = "torch.distributed.algorithms.join"
+
+_TORCH: dict[tuple[str, str], Reader] = {
+    (_UTILS, "_verify_param_shape_across_processes"): _means(Phase.PARAMETER_CHECK),
+    (_UTILS, "_sync_module_states"): _means(Phase.STATE_BROADCAST),
+    (_DDP, "_sync_module_buffers"): _means(Phase.BUFFERS),
+    (_DDP, "_check_global_requires_backward_grad_sync"): _means(Phase.JOIN_CONTROL),
+    (_DDP, "_find_common_rank"): _means(Phase.JOIN_CONTROL),
+    (_DDP, "_match_unused_params_allreduce"): _means(Phase.USED_MAP),
+    (_DDP, "_match_all_reduce_for_bwd_pass"): _matches_bucket,
+    (_DDP, "_delayed_all_reduce_hook"): _belongs_to("self", Phase.BUCKET),
+    (_DDP, "__init__"): _belongs_to("self", Phase.STATE_BROADCAST),
+    (_DDP, "_pre_forward"): _belongs_to("self", Phase.REBUILD),
+    (_DDP, "_post_forward"): _belongs_to("self", Phase.REBUILD),
+    (_DDP, "_sync_final_model"): _ends_join,
+    (_DDP, "main_hook"): _shadows_wrapper,
+    (_JOIN, "notify_join_context"): _belongs_to("joinable", Phase.JOIN_CONTROL),
+    (_JOIN, "_get_num_nonjoined_procs"): _counts_joined,
+    (_JOIN, "_notify_procs_to_terminate"): _ends_training,
+    (_JOIN, "__exit__"): _shadows,
+    ("torch.autograd.graph", "_engine_run_backward"): backward_runs,
+    ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _runs_hook,
+    ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _reduces_at_once,
+    ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
+}
+"""By module and name of the function. What calls from one that a later torch renames counts as the user's."""

@@ -1,0 +1,185 @@
+"""DDP wrappers: which there are on each rank, and what torch's own tell while they run.
+
+torch's DistributedDataParallel runs as it is. While an execution runs, four of its functions tell where it stands:
+`_ddp_init_helper` (there is a new Reducer), `Reducer.prepare_for_forward` and `prepare_for_backward` (the first and
+the last that a synchronising forward does) and `_register_comm_hook` (so that what a communication hook calls is known
+to be its bucket's).
+
+Wrappers are numbered within their process group, because its members have to construct them in the same order; a
+wrapper on another group, which only some of them have, shifts nothing.
+
+Another engine is numbered at its first call (phases.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ddpsim.simulator.attribution.wrapper import PROGRESS, Furthest, Observer, Wrapper, WrapperKey
+
+StepsElsewhere = Callable[[str, int], int]
+"""The latest step of a wrapper on ranks in other processes, by its calls: its group's label, and its number there."""
+
+
+class WrapperRegistry:
+    """The wrappers of one execution."""
+
+    def __init__(self, running_rank: Callable[[], int | None], steps_elsewhere: StepsElsewhere | None = None) -> None:
+        self.running_rank = running_rank
+        """The rank whose thread asks; None outside ranks."""
+        self._steps_elsewhere = steps_elsewhere
+        """None if all ranks are in this process."""
+        self._of_owner: dict[int, Wrapper] = {}
+        """By id, which another object may have later; a dictionary of weak keys is slower."""
+        self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
+        self._by_key: dict[WrapperKey, list[Wrapper]] = {}
+        self._furthest: dict[WrapperKey, Furthest] = {}
+        self._by_rank: dict[int, list[Wrapper]] = {}
+        self._last_hooked: dict[int, Wrapper] = {}
+        self._hooks: list[Any] = []
+        self.observers: list[Observer] = []
+
+    def of(self, owner: Any) -> Wrapper | None:
+        """The wrapper that a DDP instance, or what an engine says stands for one, is; None if it has no process group.
+
+        It is numbered when it is first asked for, which is at its first call or at the end of its construction.
+        """
+        wrapper = self._of_owner.get(id(owner))
+        return wrapper if wrapper is not None and wrapper.module is owner else self._number(owner)
+
+    def of_reducer(self, reducer: Any) -> Wrapper | None:
+        """The wrapper that a Reducer belongs to."""
+        return self._of_reducer.get(reducer)
+
+    def of_rank(self, rank: int) -> Sequence[Wrapper]:
+        """A rank's wrappers, in order of construction."""
+        return self._by_rank.get(rank, ())
+
+    def around(self, module: Any) -> Sequence[Wrapper]:
+        """The running rank's wrappers that have this as their inner module."""
+        rank = self.running_rank()
+        return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
+
+    def peers(self, key: WrapperKey) -> Sequence[Wrapper]:
+        """A wrapper on the ranks that have made it so far."""
+        return self._by_key.get(key, ())
+
+    def reducing(self, rank: int) -> Wrapper | None:
+        """The wrapper whose Reducer makes the call that comes out of the rank's backward."""
+        wrappers = self._by_rank.get(rank, ())
+        return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
+
+    def watch_backward(self, wrapper: Wrapper) -> None:
+        """Tell observers of the backwards of another engine's wrapper; of torch's they are told anyway."""
+        if hasattr(wrapper.module, PROGRESS):
+            self._hook_parameters(wrapper)
+
+    def align(self, wrapper: Wrapper) -> None:
+        """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
+        wrapper.align(0 if self._steps_elsewhere is None else self._steps_elsewhere(*wrapper.key))
+
+    # --- replacements -------------------------------------------------------------------------------------------------
+
+    def reducer_maker(self, original: Callable[..., None]) -> Callable[..., None]:
+        """For `DistributedDataParallel._ddp_init_helper`, which makes the Reducer, also of a copy."""
+
+        @wraps(original)
+        def ddp_init_helper(module: Any, *arguments: Any, **options: Any) -> None:
+            original(module, *arguments, **options)
+            wrapper = self.of(module)
+            if wrapper is not None:
+                self._of_reducer[module.reducer] = wrapper
+                wrapper.rebuilds()
+                self._tell_apart(wrapper)
+                for observer in self.observers:
+                    observer.was_made(wrapper)
+
+        return ddp_init_helper
+
+    def forward_marker(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        """For `Reducer.prepare_for_forward`."""
+
+        def prepare_for_forward(reducer: Any) -> None:
+            wrapper = self._of_reducer.get(reducer)
+            if wrapper is not None:
+                wrapper.begin_step(is_training=wrapper.module.training)
+            original(reducer)
+
+        return prepare_for_forward
+
+    def backward_marker(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        """For `Reducer.prepare_for_backward`, the last that a synchronising forward does."""
+
+        def prepare_for_backward(reducer: Any, outputs: Any) -> None:
+            wrapper = self._of_reducer.get(reducer)
+            if wrapper is not None:
+                wrapper.learn_buckets()
+            original(reducer, outputs)
+
+        return prepare_for_backward
+
+    def hook_marker(self, original: Callable[..., None]) -> Callable[..., None]:
+        """For `torch.distributed._register_comm_hook`. The function that runs the hook is found on the stack."""
+
+        def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+            wrapper = self._of_reducer.get(reducer)
+            if wrapper is not None:
+                wrapper.has_hook = True
+
+            def communication_hook(state: Any, bucket: Any) -> Any:
+                assert wrapper is not None
+                wrapper.launches(bucket.index())
+                return hook(state, bucket)
+
+            original(reducer, state, hook if wrapper is None else communication_hook)
+
+        return register_comm_hook
+
+    def uninstall(self) -> None:
+        """Take the hooks off the parameters again, which a program may have returned."""
+        for hook in self._hooks:
+            hook.remove()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _number(self, owner: Any) -> Wrapper | None:
+        rank = self.running_rank()
+        label = getattr(getattr(owner, "process_group", None), "label", None)
+        if rank is None or label is None:
+            return None
+        mine = self._by_rank.setdefault(rank, [])
+        key = label, sum(other.key[0] == label for other in mine)
+        furthest = self._furthest.setdefault(key, Furthest())
+        wrapper = Wrapper(key, rank, owner, self.observers, furthest)
+        self._of_owner[id(owner)] = wrapper
+        mine.append(wrapper)
+        self._by_key.setdefault(wrapper.key, []).append(wrapper)
+        return wrapper
+
+    def _tell_apart(self, wrapper: Wrapper) -> None:
+        """Note [Whose backward]. With several wrappers on a rank, their parameters say whose Reducer calls next.
+
+        A post-accumulate-grad hook runs just before the Reducer's own hook of the same parameter. It also tells of
+        gradients that come too late, so with observers every wrapper has it.
+        """
+        mine = self._by_rank[wrapper.rank]
+        if self.observers:
+            self._hook_parameters(wrapper)
+        elif len(mine) > 1:
+            for other in mine if len(mine) == 2 else (wrapper,):
+                self._hook_parameters(other)
+
+    def _hook_parameters(self, wrapper: Wrapper) -> None:
+        last_hooked, rank = self._last_hooked, wrapper.rank
+
+        def note(parameter: Any) -> None:
+            last_hooked[rank] = wrapper
+            wrapper.accumulates()
+
+        if wrapper.module is not None:
+            for parameter in wrapper.module.parameters():
+                if parameter.requires_grad:
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(note))

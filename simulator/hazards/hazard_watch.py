@@ -1,0 +1,364 @@
+"""Watches a run for hazards: what passes here, and may hang or give wrong numbers elsewhere.
+
+What is found is worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is not noticed, nor is a
+change that bypasses torch's version counters (`.data`, numpy), unless tensors in flight are poisoned: then contents are
+compared (poison.py).
+
+Note [Parts]. All that views one storage shares one version counter, so for a part of a larger storage (a slice of a
+flat buffer) a new version may speak of another part. There the content decides: it is copied when the call is issued,
+and anew, for what the call writes, when its completion is delivered. What lies in between is compared when the slot
+fills, before the data moves. The rank that fills a slot itself gets its completion later, and what it writes into its
+outputs until then goes unnoticed, as does any change of a part too large to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.calls import GREETING, Call, Phase
+from ddpsim.simulator.diagnosis.hazards import ReadEarly
+from ddpsim.simulator.hazards.call_hazards import CallHazards
+from ddpsim.simulator.hazards.poison import Poisoned
+from ddpsim.simulator.hazards.poison_marks import (
+    MOST,
+    SHORT,
+    UNKNOWN,
+    holds_poison,
+    may_hold_mark,
+    numbers_in,
+    unmark,
+)
+from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.transport.payload import Payload
+from ddpsim.simulator.verdict import Finding
+
+_TENSORS_WATCHED = 8
+"""Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
+
+_USER = Phase.USER  # as in turns.py
+_NOTHING = Payload((), ())
+_COPIED_BYTES = 1 << 20
+"""A part of a storage larger than this is not watched."""
+
+_Span = tuple[int, int]
+"""Where memory begins and ends."""
+
+
+class _Whole:
+    """A tensor that has its storage to itself: a new version is a change."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._version = tensor._version
+
+    def has_changed(self, pending: Pending) -> bool:
+        """True if its owner wrote to it since the call was issued."""
+        return self._tensor._version != self._version
+
+
+class _Part:
+    """A tensor that is a part of a larger storage. See Note [Parts]."""
+
+    __slots__ = ("_content", "_has_changed", "_is_current", "_is_output", "_tensor", "_version")
+
+    def __init__(self, tensor: Tensor, *, is_output: bool) -> None:
+        self._tensor = tensor
+        self._is_output = is_output
+        self._is_current = not is_output
+        """False for an output until its content was copied after the call had written it."""
+        self._has_changed = False
+        self._copy()
+
+    def _copy(self) -> None:
+        self._version = self._tensor._version
+        self._content = _bytes(self._tensor).clone()
+
+    def slot_fills(self) -> None:
+        """The call writes its outputs next."""
+        self._has_changed = self._is_output and self._differs()
+
+    def is_delivered(self) -> None:
+        """The call has written its outputs, and the owner is about to run again."""
+        if self._is_output:
+            self._copy()
+            self._is_current = True
+
+    def has_changed(self, pending: Pending) -> bool:
+        """True if its owner wrote to it since the call was issued."""
+        can_tell = self._is_current or not pending.is_complete
+        return self._has_changed or (can_tell and self._differs())
+
+    def _differs(self) -> bool:
+        return self._tensor._version != self._version and not torch.equal(_bytes(self._tensor), self._content)
+
+
+class _InFlight:
+    """A call that was not waited for yet."""
+
+    __slots__ = ("_brought", "_read", "_written", "pending", "watched")
+
+    def __init__(self, pending: Pending, watched: Sequence[_Whole | _Part | Poisoned], brought: Payload) -> None:
+        self.pending = pending
+        self.watched = watched
+        """What tells whether its tensors change."""
+        self._brought = brought
+        """The tensors."""
+        self._read: Sequence[_Span] | None = None
+        self._written: Sequence[_Span] = ()
+
+    def shares_with(self, other: _InFlight) -> bool:
+        """True if one of two calls writes where the other one reads or writes."""
+        mine, theirs = self._memory(), other._memory()
+        return _meet(mine[1], theirs[0]) or _meet(theirs[1], mine[0])
+
+    def _memory(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
+        """What it may read or write, and what of it it may write on its rank: a broadcast only reads its root's.
+
+        Looked up once, when there is another call to compare with: each is compared with all others in flight.
+        """
+        if self._read is None:
+            inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
+            touched = inputs if inputs is outputs else (*inputs, *outputs)
+            is_source = signature.operation == "broadcast" and signature.root == self.pending.call.rank
+            self._read = [_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
+            self._written = () if is_source else [_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
+        return self._read, self._written
+
+
+class HazardWatch:
+    """Watches one execution."""
+
+    def __init__(self, world_size: int) -> None:
+        self._calls = CallHazards(world_size)
+        self._issued = self._calls.issued
+        self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
+        """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
+        self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
+        """Of the collectives that have not met, by rank, group and sequence."""
+        self.listeners: list[Callable[[Pending], None]] = []
+        """Who else is told of the user's calls."""
+        self.has_poisoned = False
+        """Tensors of some call held what shows."""
+        self.left_unwaited: list[Call] = []
+        """The user's calls that nobody had waited for when their rank returned."""
+        self.changed: list[Call] = []
+        """Those whose tensors their owner changed before it had waited."""
+        self.shared: list[Call] = []
+        """Those that have memory in common with one in flight."""
+        self.read: list[ReadEarly] = []
+        """The calls whose tensors were read before the wait, and where that came to light."""
+        self._read: dict[int, Call] = {}
+        """Those of which no more is to be told, by id."""
+        self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
+        """What calls leave anything in, by rank."""
+        self._numbered: dict[int, Call] = {}
+        """The latest call of each number that tensors held."""
+        self._count = [0] * world_size
+        """How many there were, by rank."""
+        self._short: dict[int, Call] = {}
+        """The latest whose tensors had no room for the number, by rank."""
+        self._sharing: set[int] = set()
+        """The calls of either side, by id; each may change what the other has."""
+
+    def issued(self, pending: Pending) -> None:
+        """A rank issued a call."""
+        call = pending.call
+        if pending.poisoned is not None:
+            self.has_poisoned = True
+            self._undefined[call.rank] += [(call, ref(tensor)) for tensor in pending.poisoned.undefined]
+        self._issued.append((call, pending.issuer))
+        for name in pending.names:
+            self._calls.name(call, name)
+        if call.origin.by_hook:
+            self._in_flight[call.rank][id(pending)] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
+        elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
+            held: Poisoned | None = pending.poisoned
+            tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
+            for listener in self.listeners:
+                listener(pending)
+            in_flight = _InFlight(pending, tensors, pending.payload if held is None else held.brought)
+            if mine := self._in_flight[call.rank]:
+                self._look_for_shared(in_flight, mine.values())
+            mine[id(pending)] = in_flight
+            if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
+                self._watch_parts(pending, parts)
+        if (
+            self._numbered
+            and id(pending) not in self._sharing
+            and not _only_writes(call)
+            and any(map(may_hold_mark, pending.payload.inputs))
+        ):
+            where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
+            self.came_to_light(call.rank, pending.payload.inputs, where)
+
+    def settled(self, pending: Pending) -> None:
+        """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
+        in_flight = self._in_flight[pending.call.rank].pop(id(pending), None)
+        if self._sharing and id(pending) in self._sharing:
+            self._sharing.remove(id(pending))
+        elif in_flight is not None:
+            for tensor in in_flight.watched:
+                if tensor.has_changed(pending):
+                    self.changed_in_flight(pending.call)
+                    break
+
+    def changed_in_flight(self, call: Call) -> None:
+        """The owner of a call changed its tensors before it had waited."""
+        self.changed.append(call)
+
+    def shared_in_flight(self, call: Call) -> None:
+        """A call has memory in common with another one that its owner has not waited for, and one of them writes it."""
+        self.shared.append(call)
+
+    def unwaited(self, rank: int) -> Sequence[Call]:
+        """The user's calls that a rank has not waited for yet."""
+        calls = [each.pending.call for each in self._in_flight[rank].values()]
+        return [call for call in calls if call.origin.phase is _USER]
+
+    def poisoned(self, rank: int) -> Sequence[Call]:
+        """Those whose tensors hold what shows: of them, and of those that leave anything there."""
+        pendings = [each.pending for each in self._in_flight[rank].values()]
+        in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
+        return in_flight + [call for call, tensor in self._left(rank) if holds_poison(tensor) and call not in in_flight]
+
+    def number(self, call: Call) -> int:
+        """A number for a call whose tensors are to hold it; of many thousands of calls, several have the same."""
+        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        self._count[call.rank] += 1
+        self._numbered[number] = call
+        if call.signature.dtype in SHORT:
+            self._short[call.rank] = call
+        return number
+
+    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+        """A value that a program has made: tell of which calls it has read before it had waited."""
+        if self._numbered:
+            for number in sorted(numbers_in(value)):
+                call = self._short.get(rank) if number == UNKNOWN else self._numbered.get(number)
+                if call is not None and id(call) not in self._read:
+                    self._read[id(call)] = call
+                    self.read_early(ReadEarly(call, where))
+
+    def returned(self, rank: int, value: Any) -> None:
+        """What a program returned; of calls that it never waited for more is told than that they were read."""
+        for each in self._in_flight[rank].values():
+            self._read[id(each.pending.call)] = each.pending.call
+        self.came_to_light(rank, value, "what the program returned")
+
+    def read_early(self, read: ReadEarly) -> None:
+        """The owner of a call has read its tensors before it had waited."""
+        self.read.append(read)
+
+    def slot_filled(self, calls: Sequence[Call]) -> None:
+        """Calls met and agree."""
+        if self._parts:
+            for call in calls:
+                for part in self._parts.pop((call.rank, call.group, call.sequence), ()):
+                    part.slot_fills()
+        self._calls.slot_filled(calls)
+
+    def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
+        """Calls in flight may read what they have in common; none may write it, but for greetings of a pipeline.
+
+        Those of torch 2.11 share a tensor that nobody reads.
+        """
+        sharing = [other.pending for other in others if mine.shares_with(other)]
+        if sharing:
+            part = mine.pending.call.origin.part
+            if part is None or part.what != GREETING:
+                self.shared_in_flight(mine.pending.call)
+            self._sharing.update(map(id, (mine.pending, *sharing)))
+
+    def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
+        call, deliver = pending.call, pending.receive_completion
+        if not call.is_point_to_point:
+            self._parts[call.rank, call.group, call.sequence] = parts
+
+        def receive_completion() -> None:
+            for part in parts:
+                part.is_delivered()
+            deliver()
+
+        pending.receive_completion = receive_completion
+
+    def rank_ended(self, rank: int) -> None:
+        """A rank's program returned."""
+        self._calls.rank_ended()
+        self._unmark(rank)
+        for each in list(self._in_flight[rank].values()):
+            self.settled(each.pending)
+            self.left_unwaited.append(each.pending.call)
+
+    def run_ended(self) -> None:
+        """No rank runs any more."""
+        for rank in range(len(self._in_flight)):
+            self._unmark(rank)
+
+    def _unmark(self, rank: int) -> None:
+        """Leave no number in memory, which somebody may take without writing to it."""
+        if not self.has_poisoned:
+            return
+        for each in self._in_flight[rank].values():
+            if each.pending.poisoned is not None:
+                each.pending.poisoned.unmark()
+        for _, tensor in self._left(rank):
+            unmark(tensor)
+
+    def _left(self, rank: int) -> Iterable[tuple[Call, Tensor]]:
+        return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
+
+    def findings(self) -> Sequence[Finding]:
+        """What was found."""
+        return self._calls.findings(
+            unwaited=self.left_unwaited, changed=self.changed, shared=self.shared, read=self.read
+        )
+
+
+def _watched(payload: Any) -> Sequence[_Whole | _Part]:
+    if not (payload.outputs or payload.inputs):
+        return ()
+    outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
+    tensors = [(tensor, True) for tensor in outputs]
+    if payload.inputs is not payload.outputs:
+        tensors += [(tensor, False) for tensor in inputs]
+    watched: list[_Whole | _Part] = []
+    for tensor, is_output in tensors:
+        if tensor.is_inference():
+            continue  # it has no version
+        if tensor.layout is not torch.strided or tensor.nbytes >= tensor.untyped_storage().nbytes():
+            watched.append(_Whole(tensor))
+        elif tensor.nbytes <= _COPIED_BYTES:
+            watched.append(_Part(tensor, is_output=is_output))
+    return watched
+
+
+def _only_writes(call: Call) -> bool:
+    """True for a broadcast on other ranks than its root, where its tensors may hold anything before."""
+    return call.signature.operation == "broadcast" and call.signature.root != call.rank
+
+
+def _meet(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
+    for start, end in written:
+        for other_start, other_end in others:
+            if start < other_end and other_start < end:
+                return True
+    return False
+
+
+def _span(tensor: Tensor) -> _Span:
+    """The memory that a tensor takes; nothing for one with gaps, in which others may lie."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
+        return 0, 0
+    start = tensor.data_ptr()
+    return start, start + tensor.nbytes
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -1,0 +1,192 @@
+"""Tensors of a call that is not waited for hold what shows: NaN, or a number at the end of the type's range.
+
+Note [Poison]. A backend may read a call's inputs, and write its outputs, at any time between the issue and the wait.
+Here both happen at one moment, so a program that reads too early may find what it hoped for, by luck. With
+`poison=True` a call moves copies: of its inputs as they are when it is issued, and of its outputs, which are copied
+back when the program waits, finds the call complete, or is called by its future (a bucket of a wrapper: when its
+completion is delivered). Until then the outputs are poisoned. A program that waits gets the same numbers as without.
+What a program writes meanwhile, be it through numpy, is told by comparing: outputs with the poison, inputs with the
+copy. Twice NaN is NaN, so torch's version counters are asked, too, of tensors that share theirs with no others. What it
+reads is told where it comes to light: as what the program returns, in what it brings to another call, in replicas that
+are compared. The NaN says of which call it is, see Note [Marks] in poison_marks.py.
+
+What lies in an output and is an input of its own, as a rank's part where all_gather gathers in place, keeps what it
+holds.
+Calls that wait inside (`async_op=False`, `send`, `recv`) need none of this, but for one: elsewhere than at its root, a
+`reduce` leaves anything in its tensors (gloo: partial sums; NCCL: what was there). There they are poisoned for good.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import distributed_c10d
+from torch.nn import Parameter
+
+from ddpsim.simulator.calls import Call, Phase, Signature
+from ddpsim.simulator.hazards.poison_marks import fill, is_told, unmark, whole_number
+from ddpsim.simulator.transport.payload import Payload
+
+_MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
+_WAIT_INSIDE = frozenset({"send", "recv"})
+_OWN_FRAMES = 4
+"""Further in are functions of ours, as in origins.py."""
+_FRAMES = 10
+"""How far out torch's function is looked for."""
+
+_USER, _BUCKET = Phase.USER, Phase.BUCKET  # as in turns.py
+
+
+class Poisoned:
+    """One call's tensors while it is in flight."""
+
+    __slots__ = (
+        "_copies",
+        "_is_marked",
+        "_is_revealed",
+        "_number",
+        "_outputs",
+        "_versions",
+        "brought",
+        "moved",
+        "undefined",
+    )
+
+    def __init__(
+        self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
+    ) -> None:
+        """`brought` are the rank's own tensors, of which the call is to write `outputs`; `number` is the call's.
+
+        `undefined` are those in which it leaves anything.
+        """
+        self.brought = brought
+        self.undefined = undefined
+        self._number = number
+        self._outputs = outputs
+        self._is_marked = True
+        self._is_revealed = False
+        is_in_place = brought.inputs is brought.outputs
+        touched = brought.inputs if is_in_place else (*brought.inputs, *brought.outputs)
+        tensors = {id(tensor): tensor for tensor in touched}
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            self._copies = {key: tensor.clone() for key, tensor in tensors.items()}
+            for tensor in outputs:
+                fill(tensor, number)
+            for tensor in self._pure_inputs():
+                if outputs:
+                    tensor.copy_(self._copies[id(tensor)])
+        inputs = self._copied(brought.inputs)
+        copied = inputs if is_in_place else self._copied(brought.outputs)
+        self.moved = Payload(inputs, copied, *brought[2:])  # as _replace, in a fifth of the time
+        self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
+
+    def has_changed(self, pending: Any) -> bool:
+        """True if the program has written to the tensors since the call was issued."""
+        if self._is_revealed:
+            return False
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                return True
+        inputs = self._pure_inputs()
+        number = self._number if self._is_marked else None
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for tensor in self._outputs:
+                if not _overlap(tensor, inputs) and not _is_poison(tensor, number):
+                    return True
+            return any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
+
+    def unmark(self) -> None:
+        """Let what is still poisoned hold any NaN, or the largest integer."""
+        if not self._is_revealed:
+            self._is_marked = False
+            for tensor in self._outputs:
+                unmark(tensor)
+
+    def reveal(self) -> None:
+        """The program may look: let it have the results."""
+        if self._is_revealed:
+            return
+        self._is_revealed = True
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for tensor in self._outputs:
+                tensor.copy_(self._copies[id(tensor)])
+            for tensor in self.undefined:
+                fill(tensor, self._number)
+
+    def _copied(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [self._copies[id(tensor)] for tensor in tensors]
+
+    def _pure_inputs(self) -> list[Tensor]:
+        if self.brought.inputs is self.brought.outputs:
+            return []
+        outputs = {id(tensor) for tensor in self.brought.outputs}
+        return [tensor for tensor in self.brought.inputs if id(tensor) not in outputs]
+
+
+def poisoned(call: Call, payload: Payload, number: Callable[[Call], int]) -> Poisoned | None:
+    """The tensors of a call that is being issued, if they are to be poisoned, with its number in them."""
+    phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
+    if not (phase is _USER or phase is _BUCKET) or not tensors:
+        return None
+    undefined: Sequence[Tensor] = ()
+    if phase is _USER and call.leaves_undefined:
+        undefined = [tensor for tensor in payload.inputs if is_told(tensor)]
+    if not undefined and _waits_inside():
+        return None
+    if not all(map(_can_be_copied, tensors)):
+        return None
+    return Poisoned(payload, _written(call.signature, payload, call.rank), number(call), undefined=undefined)
+
+
+def _written(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
+    """The tensors that the call is to write on a rank."""
+    root = signature.root
+    if root is not None and signature.operation in ("reduce", "gather") and root != rank:
+        return ()
+    return () if signature.operation == "broadcast" and root == rank else payload.outputs
+
+
+def _can_be_copied(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, Parameter) and tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _overlap(output: Tensor, inputs: Sequence[Tensor]) -> bool:
+    """True if an input lies in an output's storage."""
+    if not inputs:
+        return False
+    storage = output.untyped_storage().data_ptr()
+    return any(tensor.untyped_storage().data_ptr() == storage for tensor in inputs)
+
+
+def _waits_inside() -> bool:
+    frame = sys._getframe(_OWN_FRAMES)
+    for _ in range(_FRAMES):
+        if frame.f_code.co_filename == _MAKING_CALLS:
+            if frame.f_code.co_name in _WAIT_INSIDE:
+                return True
+            told = frame.f_locals.get("async_op")
+            if told is not None:
+                return not told
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _has_own_version(tensor: Tensor) -> bool:
+    """True if a new version is a change of this tensor: it has its storage to itself."""
+    return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
+
+
+def _is_poison(tensor: Tensor, number: int | None) -> bool:
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool((tensor != tensor).all())
+    return bool((tensor == whole_number(tensor.dtype, number)).all())
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return bool(((first == second) | (first != first) & (second != second)).all())

@@ -1,0 +1,1 @@
+"""check="replicas": parameters, buffers, gradients and optimizer state compared across ranks."""

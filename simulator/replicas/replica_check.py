@@ -1,0 +1,336 @@
+"""check="replicas": the replicas of a wrapped model are compared where they should be equal.
+
+When a wrapper is made: names and order. After each optimizer step: parameters, by name and order, and optimizer state;
+and the buffers that a hook synchronises after the forward. When a forward begins without a step of torch's optimizers
+before it, and when the program returns: parameters, so that a step made by hand is seen as well. When a synchronised
+backward has ended: gradients. Models that have no wrapper: unwrapped_ddp.py; DTensors: sharded_replicas.py.
+
+Those buffers that are synchronised before each forward, as is the default, differ after it by design (each
+rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
+mode, past the wrapper; and at the first step if nothing ever synchronises them.
+
+Ranks are compared at the same step of the wrapper (Note [Steps] in wrapper.py) and the same optimizer step since.
+Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
+each optimizer, which is told on all ranks by the position of its first parameter in the model; and what another one
+changes is left out, once that has made a step. Of an optimizer's state only what has a parameter's shape is compared:
+numbers may well be a rank's own, such as the loss that LBFGS keeps.
+
+What is seen here, replica_judge.py compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper, WrapperKey
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_began, when_made, when_reduced_in
+from ddpsim.simulator.replicas.communicated_elements import Exchanged
+from ddpsim.simulator.replicas.replica_comparison import (
+    StepInputs,
+)
+from ddpsim.simulator.replicas.replica_judge import Look
+from ddpsim.simulator.replicas.replica_tensors import (
+    Named,
+    buffers_in,
+    fingerprint,
+    gradients_in,
+    gradients_of,
+    parameters_in,
+    parameters_of,
+    state_of,
+    syncs_buffers,
+    syncs_buffers_last,
+)
+from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
+from ddpsim.simulator.replicas.unwrapped_ddp import HandReduced
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.host import Pending
+
+
+class Judge(Protocol):
+    """Is told of replicas."""
+
+    def look(self, look: Look) -> None:
+        """A replica, at a moment at which it should be equal to the others."""
+
+    def moved(self, wrapper: Wrapper) -> None:
+        """A wrapper is at another step, or has joined the others."""
+
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
+        """A rank's program returned, and left its models' parameters like this."""
+
+
+class WatchfulJudge:
+    """Looks first whether replicas hold what was read of a call in flight, see Note [Poison] in poison.py."""
+
+    def __init__(self, judge: Judge, came_to_light: Callable[[int, Any, str], None]) -> None:
+        self._came_to_light = came_to_light
+        self._judge = judge
+        self.moved = judge.moved
+
+    def look(self, look: Look) -> None:
+        """A replica, at a moment at which it should be equal to the others."""
+        self._came_to_light(look.rank, [each.tensor for each in look.tensors], f"replicas compared {look.moment}")
+        self._judge.look(look)
+
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
+        """A rank's program returned, and left its models' parameters like this."""
+        for _, tensors in left:
+            self._came_to_light(rank, [each.tensor for each in tensors], "the parameters at the end")
+        self._judge.returned(rank, left, exchanged)
+
+
+NOT_REDUCED = -1
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a wrapper is."""
+
+    size: int
+    """Of its group."""
+    step: int = 0
+    """When parameters were compared at a forward."""
+    optimizer_steps: int = 0
+    """Since parameters were compared at a forward."""
+    all_steps: int = 0
+    exchanged: int = 0
+    """What the program had brought to calls of its own then."""
+    backward: int = 0
+    """The latest step whose gradients were compared."""
+    gradients_of: int = NOT_REDUCED
+    """How many optimizer steps there had been then; NOT_REDUCED once another backward has added to them."""
+
+
+def _named_only(each: Named) -> Named:
+    """Without the values, which a wrapper may be made to leave as they are."""
+    return each._replace(tensor=each.tensor.new_empty(0))
+
+
+class Replicas:
+    """Watches the replicas of one execution."""
+
+    def __init__(self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], judge: Judge) -> None:
+        self._wrappers = wrappers
+        self._unwaited = unwaited
+        """The user's calls that a rank has not waited for."""
+        self._judge = judge
+        self._exchanged = Exchanged()
+        self._by_hand = HandReduced(wrappers, judge, self._exchanged)
+        self._sharded = ShardedReplicas(judge, self._exchanged)
+        self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
+        self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
+        """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
+        self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
+        """Those that have made a step."""
+        self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
+        """Kept until the rank returns, as by then its modules may be gone."""
+        self._starts: dict[Wrapper, tuple[str, ...]] = {}
+        """What the parameters were when the step began."""
+        self._has_run: set[Wrapper] = set()
+        """Those whose inner module has run, through the wrapper or past it, so that buffers may have changed."""
+        self._has_trained: set[WrapperKey] = set()
+        """Those that a training forward went through."""
+        wrappers.observers.append(self)
+
+    def call_issued(self, pending: Pending) -> None:
+        """A rank's program makes a call."""
+        self._exchanged.call_issued(pending)
+        self._by_hand.call_issued(pending)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def module_runs(self, module: Any, arguments: Any) -> None:
+        """A module, any at all, begins its forward.
+
+        The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
+        """
+        if (
+            torch.compiler.is_compiling()
+        ):  # dynamo traces the hook, too, and it is called once more around what it makes
+            return
+        if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
+            self._wrappers.of(module)  # which may have made no call yet; a copy that only evaluates never trains
+        wrappers = self._wrappers.around(module)
+        if module.training and torch.is_grad_enabled() and (rank := self._wrappers.running_rank()) is not None:
+            if wrappers:
+                self._trains(wrappers[-1])
+            else:
+                self._by_hand.module_trains(rank, module)
+        if not wrappers:
+            return
+        wrapper = next((each for each in wrappers if each.is_running), None)
+        if wrapper is None:
+            self._inner_runs(wrappers[-1], is_training=module.training)
+        elif module.training and wrapper not in self._has_run and not syncs_buffers(wrapper.module):
+            wrapper.look()
+            moment = Moment(wrapper.number, 0, text="at the first forward")
+            self._compare(wrapper, moment, buffers_in(wrapper, (None,)))
+        self._has_run.update(wrappers)
+        if wrapper is not None and module.training and torch.is_grad_enabled():
+            self._has_trained.add(wrapper.key)
+
+    def moved(self, wrapper: Wrapper) -> None:
+        """A wrapper's rank has joined the others, or they have met at the end of a join."""
+        self._judge.moved(wrapper)
+
+    def step_begins(self, wrapper: Wrapper) -> None:
+        """A synchronising forward has begun, or another engine tells of one."""
+        self._judge.moved(wrapper)
+        self.was_made(wrapper)
+        if wrapper.inner is not None:
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
+            if not hasattr(type(wrapper.module), PROGRESS):  # of another engine it may be told late
+                self._forward_begins(wrapper, parameters)
+
+    def was_made(self, wrapper: Wrapper) -> None:
+        """A wrapper can tell its inner module."""
+        if wrapper.inner is not None and wrapper not in self._progress:
+            self._progress[wrapper] = _Progress(int(wrapper.module.process_group.size()))
+            self._wrappers.watch_backward(wrapper)
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            names = [*parameters]
+            if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
+                names += buffers_in(wrapper, (None, "before", "after"))
+            self._compare(wrapper, when_made(wrapper.number), [_named_only(each) for each in names])
+
+    def backward_ended(self, wrapper: Wrapper) -> None:
+        """A backward that gave parameters of a wrapper their gradients has ended."""
+        wrapper.look()
+        progress = self._progress_of(wrapper)
+        if progress.backward == wrapper.step:
+            progress.gradients_of = NOT_REDUCED  # the Reducer may have made new buckets since, and reduced none
+            return
+        if wrapper.inner is None or not wrapper.is_reduced_by_itself:
+            return
+        progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
+        self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
+
+    def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer, any at all, is about to use gradients."""
+        if (rank := self._wrappers.running_rank()) is not None:
+            self._by_hand.step_begins(rank, parameters_of(optimizer))
+
+    def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
+        """A rank's optimizer has changed parameters."""
+        self._sharded.optimizer_stepped(rank, optimizer, self._by_hand.names(rank))
+        for wrapper in self._wrappers.of_rank(rank):
+            wrapper.look()
+            if wrapper.inner is None or wrapper.is_joined:
+                continue
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            own = parameters_of(optimizer)
+            position = next((position for position, each in enumerate(parameters) if id(each.tensor) in own), None)
+            if position is None:
+                continue
+            step, count = self._optimizer_steps.get((wrapper, position), (0, 0))
+            count = count + 1 if step == wrapper.step else 1
+            self._optimizer_steps[wrapper, position] = (wrapper.step, count)
+            progress = self._progress_of(wrapper)
+            progress.optimizer_steps += 1
+            progress.all_steps += 1
+            tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
+            tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
+            start = self._starts.get(wrapper, ())
+            inputs = StepInputs(start, fingerprint(gradients_of(parameters, own)))
+            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=position), tensors, inputs)
+
+    def rank_returned(self, rank: int) -> None:
+        """A rank's program returned."""
+        latest = self._latest_parameters
+        for wrapper in self._wrappers.of_rank(rank):
+            self._judge.moved(wrapper)
+        mine = [wrapper for wrapper in self._wrappers.of_rank(rank) if wrapper in latest]
+        for wrapper in mine:
+            progress = self._progress_of(wrapper)
+            if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
+                moment = when_reduced_in(wrapper.number, wrapper.step, has_ended=True)
+                self._compare(wrapper, moment, gradients_in(latest[wrapper]), has_ended=True)
+        self._by_hand.rank_returned(rank)
+        self._sharded.rank_returned(rank)
+        left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
+        self._judge.returned(rank, left, self._exchanged.by(rank))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _progress_of(self, wrapper: Wrapper) -> _Progress:
+        self.was_made(wrapper)
+        return self._progress.get(wrapper) or _Progress(0)
+
+    def _trains(self, wrapper: Wrapper) -> None:
+        wrapper.look()
+        if not wrapper.is_joined:
+            self._forward_begins(wrapper, self._latest_parameters.get(wrapper, ()))
+
+    def _forward_begins(self, wrapper: Wrapper, parameters: Sequence[Named]) -> None:
+        """A forward begins, synchronising or not.
+
+        Parameters are compared where no optimizer has told of a step before it, and where the program has brought as
+        much to calls of its own as they hold: it may have averaged them.
+        """
+        progress, exchanged = self._progress_of(wrapper), self._exchanged.by(wrapper.rank)
+        is_new = progress.step < wrapper.step
+        has_averaged = exchanged - progress.exchanged >= sum(each.tensor.numel() for each in parameters)
+        if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
+            self._compare(wrapper, when_began(wrapper.number, wrapper.step - is_new, progress.all_steps), parameters)
+        if is_new or has_averaged:
+            progress.step, progress.exchanged, progress.optimizer_steps = wrapper.step, exchanged, 0
+
+    def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
+        """The inner module runs past the wrapper."""
+        wrapper.look()
+        if not is_training and not wrapper.is_joined:
+            moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
+            self._compare(wrapper, moment, buffers_in(wrapper, (None, "before", "after")))
+
+    def _comparable(
+        self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
+    ) -> list[Named]:
+        """What may be compared after an optimizer's step: all but what other optimizers change."""
+        optimizers = self._optimizers.setdefault(wrapper, WeakSet())
+        optimizers.add(optimizer)
+        others = {each for other in optimizers if other is not optimizer for each in parameters_of(other)}
+        return [
+            each._replace(is_optional=id(each.tensor) not in own)
+            for each in parameters
+            if id(each.tensor) in own or id(each.tensor) not in others
+        ]
+
+    def _compare(
+        self,
+        wrapper: Wrapper,
+        moment: Moment,
+        tensors: Sequence[Named],
+        inputs: StepInputs | None = None,
+        *,
+        has_ended: bool = False,
+    ) -> None:
+        if not tensors:
+            return
+        look = Look(
+            wrapper.key,
+            wrapper.rank,
+            self._progress_of(wrapper).size,
+            moment,
+            tensors,
+            None if has_ended else site_here(),
+            wrapper.key in self._has_trained,
+            exchanged=self._exchanged.by(wrapper.rank),
+        )
+        if inputs is not None:
+            look = look._replace(
+                inputs=inputs,
+                unreduced=wrapper.unreduced_bucket,
+                is_late=wrapper.has_late_gradients,
+                unwaited=next(iter(self._unwaited(wrapper.rank)), None),
+            )
+        self._judge.moved(wrapper)
+        self._judge.look(look)

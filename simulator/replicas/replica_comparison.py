@@ -1,0 +1,161 @@
+"""Replicas side by side at one moment: who agrees with whom, and where they differ first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.replica_divergence import Apart
+from ddpsim.simulator.replicas.replica_tensors import Named
+
+_MOST_SIDES = 8
+"""Ranks that differ from this many others are put together."""
+
+
+class StepInputs(NamedTuple):
+    """What an optimizer step of one rank was made of; equal texts stand for equal tensors."""
+
+    start: tuple[str, ...]
+    """The parameters when the step's forward began."""
+    gradients: tuple[str, ...]
+
+
+class Group:
+    """Ranks with equal replicas, and a copy of what they have."""
+
+    __slots__ = ("ranks", "tensors")
+
+    def __init__(self, rank: int, tensors: Sequence[Named]) -> None:
+        self.ranks = [rank]
+        self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All ranks' replicas at one moment."""
+
+    groups: list[Group] = field(default_factory=list)
+    sites: dict[int, Site] = field(default_factory=dict)
+    """The line that each rank was at."""
+    inputs: dict[int, StepInputs] = field(default_factory=dict)
+    """By rank, if the moment is an optimizer step."""
+    is_late: bool = False
+    """Gradients came on some rank when the reduction of the step was over."""
+    unreduced: str = ""
+    """A bucket that some rank had not reduced."""
+    unwaited: Call | None = None
+    """A call of the user's that some rank had not waited for."""
+    exchanged: int = 0
+    """How many elements the program of a rank had brought to calls of its own."""
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """The ranks that have come."""
+        return self.sites.keys()
+
+    @property
+    def apart(self) -> Apart:
+        """What differed first of that which the step was made of."""
+        inputs = self.inputs.values()
+        if len({each.start for each in inputs}) > 1:
+            return Apart.START
+        if len({each.gradients for each in inputs}) > 1:
+            return Apart.GRADIENTS
+        return Apart.OPTIMIZER
+
+    def add(
+        self,
+        rank: int,
+        tensors: Sequence[Named],
+        *,
+        site: Site,
+        tolerance: float,
+        exchanged: int = 0,
+        in_any_order: bool = False,
+    ) -> None:
+        """Put a rank to those that it agrees with; `in_any_order`, if it has the same tensors at other places, too."""
+        self.sites[rank] = site
+        self.exchanged = max(self.exchanged, exchanged)
+        for group in self.groups:
+            is_equal = first_difference(group.tensors, tensors, tolerance) is None
+            if is_equal or (in_any_order and _is_reordered(group.tensors, tensors, tolerance)):
+                group.ranks.append(rank)
+                return
+        if len(self.groups) < _MOST_SIDES:
+            self.groups.append(Group(rank, tensors))
+        else:
+            self.groups[-1].ranks.append(rank)
+
+
+def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
+    """The first tensor in which two replicas differ, or the first name that only one of them has, or has elsewhere."""
+    names = [name for name, each in first.items() if not each.is_optional]
+    others = [each for each in second if not each.is_optional]
+    for name, other in zip(names, others, strict=False):
+        if name != other.name:
+            return first[name]
+    if len(names) != len(others):
+        return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
+    for each in second:
+        mine = first.get(each.name)
+        if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
+            return each
+    return None
+
+
+def _is_reordered(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> bool:
+    """True if both have the same tensors, whatever their order and names."""
+    left = list(second)
+    for mine in first.values():
+        index = next((i for i, each in enumerate(left) if _equal(mine.tensor, each.tensor, tolerance)), None)
+        if index is None:
+            return False
+        del left[index]
+    return not left
+
+
+def elements_apart(first: dict[str, Named], second: dict[str, Named], tolerance: float) -> int:
+    """How many elements the parameters have that differ."""
+    both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
+    return sum(mine.numel() for mine, other in both if not _equal(mine, other, tolerance))
+
+
+def first_position(names: Sequence[Sequence[str]]) -> int | None:
+    """Where lists of names differ first."""
+    longest = max(len(own) for own in names)
+    return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
+
+
+def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if torch.equal(first, second):
+        return True
+    return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
+
+
+def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Where the first tensor and one of the others differ first; () for a number, or where shapes differ."""
+    first = tensors[0]
+    for tensor in tensors[1:]:
+        if tensor.shape == first.shape and first.dim():
+            indices = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
+            if len(indices):
+                return tuple(indices[0].tolist())
+    return ()
+
+
+def value_at(named: Named | None, index: tuple[int, ...]) -> str:
+    """One element in words; the whole tensor where no index is known."""
+    if named is None:
+        return "nothing of this name"
+    tensor = named.tensor
+    if len(index) != tensor.dim():
+        return f"a tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    value = tensor[index].item()
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)

@@ -1,0 +1,326 @@
+"""Replicas of a wrapped model, told by their ranks at the same moments, and judged: where they differ, and why.
+
+There is no communication: the first rank's tensors are copied, each other rank's compared with the copy, and it is let
+go once everybody who can come has come. Where ranks are processes of their own, what they tell travels here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from ddpsim.simulator.attribution.wrapper import WrapperKey
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    Circumstances,
+    Moment,
+    Occasion,
+    Side,
+    divergence,
+    skip_text,
+    skipped_step,
+    when_ended,
+)
+from ddpsim.simulator.replicas.persistent_divergence import Lasting
+from ddpsim.simulator.replicas.replica_comparison import (
+    Comparison,
+    StepInputs,
+    elements_apart,
+    first_difference,
+    first_index,
+    first_position,
+    value_at,
+)
+from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.verdict import Code, Finding
+
+_LOOKS = 64
+"""How often per moment it is looked whether everybody has come."""
+
+
+class Look(NamedTuple):
+    """One replica at a moment."""
+
+    key: WrapperKey
+    rank: int
+    size: int
+    """How many ranks have the wrapper."""
+    moment: Moment
+    tensors: Sequence[Named]
+    site: Site | None
+    """None once the program has returned: where the replica was compared last is told then."""
+    has_trained: bool
+    """A training forward went through the wrapper."""
+    inputs: StepInputs | None = None
+    """If the moment is an optimizer step, and then the rest, too."""
+    unreduced: str = ""
+    """The first bucket that was not launched in the step."""
+    is_late: bool = False
+    """Gradients came when the reduction of the step was over."""
+    unwaited: Call | None = None
+    """A call of the user's that the rank had not waited for."""
+    exchanged: int = 0
+    """How many elements the program of the rank has brought to calls of its own by now."""
+
+
+class Peer(Protocol):
+    """A wrapper on one rank, as far as it is by now."""
+
+    @property
+    def rank(self) -> int:
+        """Whose it is."""
+
+    @property
+    def step(self) -> int:
+        """Its latest synchronising forward."""
+
+    @property
+    def aligned_step(self) -> int:
+        """The step at which join ended last."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Shadows the others because its rank ran out of input."""
+
+    def is_reduced(self, parameter: str) -> bool:
+        """False if the parameter is in none of its buckets."""
+
+
+class _Skip(NamedTuple):
+    """An optimizer step after the last synchronising forward that some ranks left out."""
+
+    moment: Moment
+    skipper_sites: dict[int, Site]
+    """The lines of the last steps that they did make."""
+    other_sites: dict[int, Site]
+
+
+class ReplicaJudge:
+    """Judges the replicas of one execution."""
+
+    def __init__(self, peers: Callable[[WrapperKey], Sequence[Peer]], *, tolerance: float = 0.0) -> None:
+        self._peers = peers
+        """A wrapper on the ranks that have made it so far."""
+        self._tolerance = tolerance
+        self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
+        self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
+        self._last_skips: dict[WrapperKey, list[_Skip]] = {}
+        self._sites: dict[tuple[WrapperKey, int], Site] = {}
+        """Where each replica was compared last."""
+        self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
+        """Where each rank made an optimizer step last."""
+        self._ends: dict[WrapperKey, Comparison] = {}
+        """What ranks that returned left."""
+        self._sizes: dict[WrapperKey, int] = {}
+        self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
+        self._lasting = Lasting(self._findings)
+        self.compared = Counter[str]()
+        """How often replicas of two ranks or more have been compared, by group."""
+        self._returned: set[int] = set()
+        self._has_trained: set[WrapperKey] = set()
+        """Those that a training forward went through."""
+
+    # --- what ranks tell ----------------------------------------------------------------------------------------------
+
+    def look(self, look: Look) -> None:
+        """A replica, at a moment at which it should be equal to the others."""
+        if look.has_trained:
+            self._has_trained.add(look.key)
+        self._sizes[look.key] = look.size
+        if look.site is not None:
+            self._sites[look.key, look.rank] = look.site
+        comparison = self._open.setdefault(look.key, {}).setdefault(look.moment, Comparison())
+        if look.rank in comparison.ranks:
+            return
+        tensors = look.tensors
+        by_hand = look.moment.occasion in (Occasion.REDUCED, Occasion.AVERAGED)
+        if by_hand and comparison.groups:
+            tensors = _named_as(comparison.groups[0].tensors, tensors)
+        comparison.add(
+            look.rank,
+            tensors,
+            site=self._sites.get((look.key, look.rank), NOWHERE),
+            tolerance=self._tolerance,
+            exchanged=look.exchanged,
+            in_any_order=by_hand,
+        )
+        if look.inputs is not None:
+            comparison.inputs[look.rank] = look.inputs
+            self._latest_sites[look.key, look.rank] = self._sites[look.key, look.rank]
+            comparison.unreduced = comparison.unreduced or look.unreduced
+            comparison.is_late |= look.is_late
+            comparison.unwaited = comparison.unwaited or look.unwaited
+        if self._is_complete(look, comparison):
+            self._close_until(look.key, look.moment)
+
+    def moved(self, wrapper: object) -> None:
+        """Nothing to do: `peers` tells where wrappers are."""
+
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
+        """A rank's program returned, and left its models' parameters like this."""
+        self._returned.add(rank)
+        for key, parameters in left:
+            end = self._ends.setdefault(key, Comparison())
+            site = self._latest_sites.get((key, rank), NOWHERE)
+            end.add(rank, parameters, site=site, tolerance=self._tolerance, exchanged=exchanged)
+
+    def findings(self) -> Sequence[Finding]:
+        """What was found: for each wrapper the first divergence of parameters and of buffers."""
+        for key, comparisons in self._open.items():
+            for moment in sorted(comparisons):
+                self._judge(key, moment, comparisons[moment])
+        for key, skips in self._last_skips.items():
+            for moment, skipper_sites, other_sites in skips:
+                if self._end_apart(key, skipper_sites, other_sites):
+                    code = Code.DIVERGENCE_PARAMETERS
+                    self._findings.setdefault((key, code), skipped_step(moment, skipper_sites, other_sites))
+        for key, end in self._ends.items():
+            if len(end.ranks) == self._sizes.get(key):
+                last = max((peer.step for peer in self._peers(key)), default=0)
+                self._judge(key, when_ended(key[1], last), end)
+        found = [
+            finding
+            for (key, code), finding in self._findings.items()
+            if code is not Code.DIVERGENCE_PARAMETERS or not self._lasting.is_average_due(key)
+        ]
+        return (*found, *self._lasting.findings())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _is_complete(self, look: Look, comparison: Comparison) -> bool:
+        """True once every rank is there that can still come.
+
+        In a large world not every arrival is worth a look at all the others; what is missed, a later moment closes.
+        """
+        here, size = comparison.ranks, look.size
+        if len(here) < size and len(here) % max(1, size // _LOOKS):
+            return False
+        gone = sum(
+            (peer.is_joined or peer.rank in self._returned) and peer.rank not in here for peer in self._peers(look.key)
+        )
+        return len(here) + gone >= size
+
+    def _close_until(self, key: WrapperKey, last: Moment) -> None:
+        comparisons = self._open[key]
+        for moment in sorted(moment for moment in comparisons if moment.is_over_by(last)):
+            self._judge(key, moment, comparisons.pop(moment))
+
+    def _judge(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+        groups = comparison.groups
+        missing = sorted(
+            peer.rank
+            for peer in self._peers(key)
+            if moment.optimizer_step and peer.rank not in comparison.ranks and self._went_past(peer, moment)
+        )
+        if missing and key not in self._skipped:
+            self._skipped[key] = (skip_text(moment, missing), tuple(missing))
+        self.compared[key[0]] += len(comparison.ranks) > 1
+        difference = None
+        if len(groups) > 1:
+            difference = first_difference(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
+        if difference is None:
+            self._agree(key, moment, comparison)
+        else:
+            self._differ(key, moment, comparison, difference)
+        self._find_last_skip(key, moment, comparison)
+
+    def _agree(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+        if len(comparison.ranks) < 2 or moment.occasion in (Occasion.MADE, Occasion.BACKWARD):
+            return
+        if any(each.code is Code.DIVERGENCE_PARAMETERS for each in comparison.groups[0].tensors.values()):
+            self._lasting.agrees(key, Code.DIVERGENCE_PARAMETERS)
+            if self._lasting.equal(key, comparison.exchanged):
+                self._findings.pop((key, Code.DIVERGENCE_PARAMETERS), None)
+            if moment.optimizer_step:
+                self._lasting.agrees(key, Code.DIVERGENCE_GRADIENTS)
+
+    def _differ(self, key: WrapperKey, moment: Moment, comparison: Comparison, difference: Named) -> None:
+        first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
+        if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
+            elements = elements_apart(first, second, self._tolerance)
+            self._lasting.apart(key, elements, comparison.exchanged)
+        if moment.occasion is not Occasion.USUAL:
+            self._lasting.differs(key, self._finding(key, moment, difference, comparison))
+        elif (key, difference.code) not in self._findings:
+            self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
+
+    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: Comparison) -> Finding:
+        groups, sites = comparison.groups, comparison.sites
+        names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
+        name, position = difference.name, first_position(names)
+        if position is not None:
+            sides = [
+                Side(tuple(group.ranks), own[position] if position < len(own) else "none")
+                for group, own in zip(groups, names, strict=True)
+            ]
+            is_order = len({tuple(sorted(own)) for own in names}) == 1
+            known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
+            return divergence(difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known)
+        index = first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
+        sides = [Side(tuple(group.ranks), value_at(group.tensors.get(name), index)) for group in groups]
+        skipped, skippers = self._skipped.get(key, ("", ()))
+        call = comparison.unwaited
+        known = Circumstances(
+            is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._peers(key)[:1]),
+            unreduced=comparison.unreduced,
+            skipped=skipped,
+            skippers=skippers,
+            has_run=key in self._has_trained,
+            is_late=comparison.is_late,
+            apart=comparison.apart,
+            unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
+        )
+        return divergence(
+            difference.code,
+            moment,
+            name,
+            sides,
+            sites=sites,
+            index=str(list(index)) if index else "",
+            known=known,
+        )
+
+    def _went_past(self, peer: Peer, moment: Moment) -> bool:
+        """True if a rank was at this step without joining, and has gone on."""
+        return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
+
+    def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+        skippers = sorted(
+            peer.rank
+            for peer in self._peers(key)
+            if peer.rank in self._returned
+            and peer.rank not in comparison.ranks
+            and peer.step == moment.step > peer.aligned_step
+        )
+        if skippers and moment.optimizer_step and moment.step and comparison.ranks:
+            self._last_skips.setdefault(key, []).append(
+                _Skip(
+                    moment,
+                    {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers},
+                    dict(sorted(comparison.sites.items())),
+                )
+            )
+
+    def _end_apart(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
+        """True if a rank that skipped the last step was left with parameters unlike those of one that made it.
+
+        They are equal if somebody made them so by hand: by a broadcast, or by loading the state from before.
+        """
+        groups = self._ends[key].groups if key in self._ends else []
+        sides = [
+            [index for index, group in enumerate(groups) if set(ranks) & set(group.ranks)]
+            for ranks in (skippers, others)
+        ]
+        return any(one != other for one in sides[0] for other in sides[1])
+
+
+def _named_as(first: Iterable[str], tensors: Sequence[Named]) -> Sequence[Named]:
+    """The tensors, by the names that another rank has for those at their places: two halves of a model may share one.
+
+    As they are if there are more of them, or less.
+    """
+    names = list(first)
+    if len(names) != len(tensors):
+        return tensors
+    return [each._replace(name=name) for name, each in zip(names, tensors, strict=True)]

@@ -1,0 +1,52 @@
+"""Unused parameters are named, though torch's error has indices only."""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpsim import Budget, simulate
+from tests.kit.small_training import inputs
+
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.ignored, self.used, self.unused = (torch.nn.Linear(4, 1) for _ in range(4))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, batch):
+        return self.used(batch)
+
+
+def cause(program):
+    return str(simulate(program, 2).findings[0]).splitlines()[-3]
+
+
+def unused(rank, *, wrappers=1, freezes=""):
+    model = Branches()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["ignored.weight", "ignored.bias"])
+    wrapped, *_ = [DistributedDataParallel(model) for _ in range(wrappers)]
+    for step in range(2):
+        wrapped(inputs(rank)).sum().backward()
+        if freezes and step == 0:
+            getattr(model, freezes).requires_grad_(False)
+
+
+def test_by_their_place_among_those_that_are_reduced():
+    assert "in the step before, unused.weight, unused.bias got no gradient" in cause(unused)
+
+
+def test_also_if_parameters_were_frozen_since():
+    assert "unused.weight, unused.bias got no gradient" in cause(lambda rank: unused(rank, freezes="used"))
+
+
+def test_by_index_where_several_wrappers_could_be_meant():
+    assert "in the step before, parameter 2, parameter 3 got" in cause(lambda rank: unused(rank, wrappers=2))
+
+
+def test_what_does_not_end_says_what_to_try_last():
+    def program(rank):
+        while True:
+            torch.distributed.barrier()
+
+    (finding,) = simulate(program, 2, budget=Budget(steps=50)).findings
+    assert finding.body.splitlines()[-1] == "  try     raise Budget(steps=...), or give the ranks less to do"

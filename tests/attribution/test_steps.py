@@ -1,0 +1,191 @@
+"""Which step a call belongs to: both engines number synchronising forwards, so that a backward left out is found."""
+
+import contextlib
+from itertools import groupby
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
+
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.events import EventKind
+from tests.kit.small_training import backward, inputs, network, sgd
+from tests.replicas.replica_checks import TwoBranches
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
+    pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
+    pytest.mark.filterwarnings("ignore:Your training graph has changed"),
+]
+
+ENGINES = {"torch": TorchEngine, "ddp": OwnEngine}
+both_engines = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+
+OF_A_STEP = (Phase.BUFFERS, Phase.BUCKET, Phase.USED_MAP)
+
+
+def steps(result):
+    """By rank, the steps that its own calls belong to, in order; equal ones that follow each other are one."""
+    calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
+    own = [call for call in calls if call.origin.phase in OF_A_STEP and not call.origin.shadow]
+    return [
+        [step for step, _ in groupby(call.origin.step for call in own if call.rank == rank)]
+        for rank in range(len(result.returns))
+    ]
+
+
+def run(program, world_size=2, **options):
+    result = simulate(program, world_size, check="replicas", **options)
+    result.raise_for_verdict()
+    assert not result.findings
+    return steps(result)
+
+
+# --- what counts ------------------------------------------------------------------------------------------------------
+
+
+@both_engines
+def test_a_backward_that_all_ranks_skip(engine):
+    def program(rank):
+        model = engine(network())
+        optimizer = sgd(model)
+        for step in range(4):
+            loss = model(inputs(rank)).pow(2).sum()
+            if step != 2:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    assert run(program, 3) == [[1, 2, 4]] * 3
+
+
+@both_engines
+def test_forwards_under_no_sync_do_not_count(engine):
+    def program(rank):
+        model = engine(network())
+        for batch in range(6):
+            with model.no_sync() if batch % 3 < 2 else contextlib.nullcontext():
+                backward(model, rank)
+
+    assert run(program) == [[1, 2]] * 2
+
+
+@both_engines
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_evaluation_on_one_rank_does_not_count(engine, grad):
+    def program(rank):
+        model = engine(network())
+        for _ in range(3):
+            backward(model.train(), rank)
+            if rank == 1:
+                with torch.set_grad_enabled(grad):
+                    model.eval()(inputs(rank))
+                    model(inputs(rank))
+
+    assert run(program, 3) == [[1, 2, 3]] * 3
+
+
+@both_engines
+def test_an_evaluation_whose_outputs_a_backward_reaches_counts(engine):
+    def program(rank):
+        model = engine(network())
+        for step in range(3):
+            loss = model.train()(inputs(rank)).sum()
+            if step == 1:
+                loss = loss + model.eval()(inputs(rank)).sum()
+            loss.backward()
+
+    assert run(program) == [[1, 3, 4]] * 2
+
+
+@both_engines
+def test_training_in_evaluation_mode_counts(engine):
+    # A further forward, whose output nobody uses, does not.
+    def program(rank):
+        model = engine(network()).eval()
+        for _ in range(2):
+            model(inputs(rank))
+            backward(model, rank)
+
+    assert run(program) == [[1, 2]] * 2
+
+
+@both_engines
+def test_buffers_belong_to_the_forward_that_sends_them(engine):
+    def program(rank):
+        model = engine(network(normalised=True))
+        for _ in range(2):
+            backward(model.train(), rank)
+            with torch.no_grad():
+                model.eval()(inputs(rank))
+
+    # Evaluated after a step, which the next forward ends; as that one follows an evaluation, it sends no buffers.
+    assert run(program) == [[1, 2]] * 2
+
+
+@both_engines
+def test_each_forward_before_one_backward_counts(engine):
+    def program(rank):
+        model = engine(network())
+        for _ in range(2):
+            (model(inputs(rank)) + model(inputs(rank + 1))).pow(2).sum().backward()
+
+    assert run(program) == [[2, 4]] * 2
+
+
+@both_engines
+@pytest.mark.parametrize("options", [{"static_graph": True}, {"find_unused_parameters": True}])
+def test_settings_of_the_graph_change_nothing(engine, options):
+    def program(rank):
+        model = engine(TwoBranches(), **options)
+        for _ in range(3):
+            backward(model, rank)
+
+    assert run(program) == [[1, 2, 3]] * 2
+
+
+# --- join -------------------------------------------------------------------------------------------------------------
+
+
+@both_engines
+@pytest.mark.parametrize("normalised", [False, True])
+def test_after_a_join_all_go_on_from_the_step_of_the_last(engine, normalised):
+    def program(rank):
+        model = engine(network(normalised=normalised))
+        optimizer = sgd(model)
+        for epoch in range(2):
+            with model.join():
+                for _ in range(1 + (rank + epoch) % 3):
+                    optimizer.zero_grad()
+                    backward(model, rank)
+                    optimizer.step()
+        backward(model, rank)
+
+    # Three batches of the last rank in each epoch.
+    assert run(program, 3, policy="random") == [[1, 4, 5, 7], [1, 2, 4, 5, 6, 7], [1, 2, 3, 4, 7]]
+
+
+def test_two_forwards_before_one_backward_inside_a_join():
+    # torch's joined ranks make up for one.
+    def program(rank):
+        model = OwnEngine(network())
+        for epoch in range(2):
+            with model.join():
+                for _ in range(1 + (rank + epoch) % 2):
+                    backward(lambda x: model(x) + model(x), rank)
+
+    assert run(program) == [[2, 6, 8], [2, 4, 6]]
+
+
+def test_a_forward_that_ends_a_join_with_an_error_does_not_count():
+    # The ranks are even afterwards, as all go on from the same step; with torch's engine they are made so.
+    def program(rank):
+        model = OwnEngine(network())
+        with contextlib.suppress(RuntimeError), model.join(throw_on_early_termination=True):
+            for _ in range(1 + rank):
+                backward(model, rank)
+        backward(model, rank)
+
+    assert run(program, 3) == [[1, 2]] * 3

@@ -1,0 +1,155 @@
+"""Hazards: what passes here and may fail elsewhere; and programs that have none."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Verdict, simulate
+from tests.kit.results import codes
+from tests.kit.small_training import backward, sgd, train, wrapped
+
+
+def hazards(program, world_size=2, **options):
+    result = simulate(program, world_size, **options)
+    assert result.verdict is Verdict.PASS, str(result)
+    return codes(result), result
+
+
+def test_unwaited_work():
+    def program(rank):
+        for _ in range(2):
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            if rank != 2:
+                work.wait()
+
+    codes, result = hazards(program, 3)
+    assert codes == [("hazard.unwaited_work", (2,))]
+    assert "2 calls of all_reduce never waited for (test_hazards.py:" in result.findings[0].summary
+
+
+def in_flight_on(rank, flat, changed, *, when="between"):
+    """Two halves of a flat buffer are reduced at once, and rank 1 writes `changed` before it waits for the second."""
+    first, second = flat[: len(flat) // 2], flat[len(flat) // 2 :]
+    works = [dist.all_reduce(first, async_op=True), dist.all_reduce(second, async_op=True)]
+    if rank == 1 and when == "at once":
+        changed.div_(2)
+    works[0].wait()
+    if rank == 1 and when == "between":
+        changed.div_(2)
+    works[1].wait()
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_the_parts_of_a_flat_buffer_are_watched_apart(policy, value):
+    def the_finished_half(rank):
+        flat = torch.full((10,), value)
+        in_flight_on(rank, flat, flat[:5])
+
+    assert hazards(the_finished_half, 3, policy=policy)[0] == []
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("when", ["at once", "between"])
+def test_the_part_that_is_still_in_flight(policy, when):
+    def program(rank):
+        flat = torch.ones(10)
+        in_flight_on(rank, flat, flat[6:], when=when)
+
+    codes, _ = hazards(program, 4, policy=policy)
+    assert codes == [("hazard.tensor_in_flight", (1,))]
+
+
+def test_a_part_that_is_sent_is_watched_whoever_comes_first():
+    def program(rank, changes=True, order=(0, 1)):
+        flat = torch.ones(10)
+        if rank == order[0]:
+            work = dist.isend(flat[:5], order[1])
+            flat[slice(0, 2) if changes else slice(5, 7)] = 3
+            work.wait()
+        else:
+            dist.recv(torch.ones(5), order[0])
+
+    for order in [(0, 1), (1, 0)]:
+        assert hazards(lambda rank, o=order: program(rank, True, o))[0] == [("hazard.tensor_in_flight", (order[0],))]
+        assert hazards(lambda rank, o=order: program(rank, False, o))[0] == []
+
+
+def test_a_large_part_is_not_compared():
+    def program(rank):
+        flat = torch.ones(1 << 20)
+        in_flight_on(rank, flat, flat[:5])
+        in_flight_on(rank, flat, flat[-5:])
+
+    assert hazards(program)[0] == []
+
+
+def test_a_whole_buffer_is_watched_by_its_views():
+    def program(rank):
+        flat = torch.ones(10)
+        work = dist.all_reduce(flat.view(2, 5), async_op=True)
+        flat[0] += 1
+        work.wait()
+
+    assert hazards(program)[0] == [("hazard.tensor_in_flight", (0, 1))]
+
+
+def test_call_site_once_per_pair_of_lines():
+    def program(rank):
+        for _ in range(3):
+            if rank == 2:
+                dist.barrier()
+            else:
+                dist.barrier()
+
+    codes, result = hazards(program, 3)
+    assert codes == [("hazard.call_site", (2,))]
+    assert len(result.findings[0].sites) == 2
+
+
+def test_a_root_may_have_a_line_of_its_own():
+    def program(rank):
+        mine = torch.ones(1)
+        if rank == 0:
+            dist.gather(mine, [torch.zeros(1) for _ in range(dist.get_world_size())])
+        elif rank == 1:
+            dist.gather(mine)
+        else:
+            dist.gather(mine)
+
+    assert hazards(program, 2)[0] == []
+    codes, _ = hazards(program, 4)
+    assert codes == [("hazard.call_site", (0, 1))]
+
+
+def waiting_in_every_way(rank):
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    while not work.is_completed():
+        pass
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    future.then(lambda done: done.value()[0].div_(2)).wait()
+    other = 1 - rank
+    works = [dist.isend(torch.ones(1), other), dist.irecv(torch.ones(1), other)]
+    for work in works:
+        work.wait()
+    dist.monitored_barrier()
+    dist.all_gather_object([None, None], rank)
+    with torch.inference_mode():
+        dist.all_reduce(torch.ones(1))
+
+
+def training_with_ddp(rank):
+    model = wrapped(normalised=True, find_unused_parameters=True)
+    with model.join():
+        train(model, sgd(model), rank, 1 + rank)
+    with model.no_sync():
+        backward(model, rank)
+    backward(model, rank)
+
+
+@pytest.mark.parametrize("program", [waiting_in_every_way, training_with_ddp])
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_no_false_alarm(program, policy):
+    assert hazards(program, policy=policy)[0] == []
