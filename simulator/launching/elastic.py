@@ -20,8 +20,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher import api as launcher_api
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.own_process import environment
 
 LAUNCHERS = (launcher_api, launcher_package)
@@ -34,7 +34,7 @@ _HARMLESS = ("-u", "-B")
 class Launching(Protocol):
     """The launcher, as it is seen from here."""
 
-    def start_command(self, program: Program, environment: Mapping[str, str]) -> RankPopen:
+    def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
         """Start a rank that runs a program."""
 
     def refuse(self, line: str) -> None:
@@ -74,9 +74,9 @@ class Agent:
     def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _Started:
         context: Any = multiprocessing.get_context(config.start_method)
         workers, returned = [], []
-        for rank, setting in enumerate(settings):
+        for rank, own in enumerate(settings):
             receiving, sending = context.Pipe(duplex=False)
-            worker = context.Process(target=_run_function, args=(rank, function, tuple(args), setting, sending))
+            worker = context.Process(target=_run_function, args=(rank, function, tuple(args), own, sending))
             worker.start()
             workers.append(worker)
             returned.append(receiving)
@@ -89,10 +89,10 @@ class Agent:
 
     def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _Started:
         program = self._program((command, *map(str, args)))
-        ranks = [self._launcher.start_command(program, setting) for setting in settings]
+        ranks = [self._launcher.start_command(program, own) for own in settings]
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
 
-    def _program(self, words: Sequence[str]) -> Program:
+    def _program(self, words: Sequence[str]) -> Script:
         command = list(words)
         if os.path.basename(words[0]).startswith("python") or words[0] == sys.executable:
             command = command[1:]
@@ -103,7 +103,7 @@ class Agent:
                 f"elastic_launch starts the command {words[0]!r}, expected a function, or Python with a file or a "
                 "module: ranks are simulated where they are Python"
             )
-        program = Program(tuple(command))
+        program = Script(tuple(command))
         try:
             program.check()
         except UsageError as error:
@@ -139,7 +139,7 @@ def _received(receiver: Any) -> Any:
         return None
 
 
-def _run_function(rank: int, function: Any, args: Sequence[Any], setting: Mapping[str, str], sending: Any) -> None:
+def _run_function(rank: int, function: Any, args: Sequence[Any], settings: Mapping[str, str], sending: Any) -> None:
     __tracebackhide__ = True
-    os.environ.update(setting)
+    os.environ.update(settings)
     sending.send_bytes(pickle.dumps(function(*args)))  # whole: the rank's memory is gone when it is read

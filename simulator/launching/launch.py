@@ -16,15 +16,15 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
 from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.program_ranks import start_launcher
 from ddpsim.simulator.launching.rank_popen import exit_code_as_bytes
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.outsiders import Outsiders
+from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig, sent
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.terms import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
@@ -40,12 +40,12 @@ class Launch:
 
     def __init__(
         self,
-        program: Program,
+        program: Script,
         world_size: int,
         gpus: int | None,
         start: Start,
         preload: tuple[str, ...],
-        outsiders: str,
+        external_processes: str,
     ) -> None:
         """Start it. Raises UsageError if the system gives no process."""
         self.children: list[Child] = []
@@ -53,7 +53,7 @@ class Launch:
         """Where the exit codes of the ranks are told."""
         self._guardian = Guardian()
         self._line, theirs = Line.pair()
-        terms = Terms(
+        config = ProcessConfig(
             coordinator=os.getpid(),
             world_size=world_size,
             program=program,
@@ -65,11 +65,11 @@ class Launch:
             gpus=gpus,
             start=start,
             preload=preload,
-            outsiders=outsiders,
+            external_processes=external_processes,
         )
         _adopt_orphans(True)
         try:
-            self._launcher = start_launcher(terms, self._guardian, theirs.fileno())
+            self._launcher = start_launcher(config, self._guardian, theirs.fileno())
         except BaseException:
             _adopt_orphans(False)
             self._line.close()
@@ -77,7 +77,7 @@ class Launch:
             raise
         finally:
             theirs.close()
-            terms.announcement.close()
+            config.announcement.close()
 
     def await_ranks(self, seconds: float) -> bool:
         """Wait until all ranks are started. False if the program starts none."""
@@ -119,11 +119,11 @@ class Launch:
             os.close(arena)
         return Done(None) if message is None else message
 
-    def begin(self, terms: Terms) -> list[Child]:
+    def begin(self, config: ProcessConfig) -> list[Child]:
         """Tell the ranks what they have to know, and return them."""
         for child in self.children:
             with suppress(OSError):  # it is gone, as the coordinator will see
-                child.channel.send(sent(terms))
+                child.channel.send(sent(config))
         return self.children
 
     def forward_output(self) -> None:
@@ -172,19 +172,19 @@ class Launch:
 
 
 def launched(
-    program: Program,
+    program: Script,
     world_size: int,
     seconds: float,
     *,
     gpus: int | None,
     start: Start,
     preload: tuple[str, ...],
-    outsiders: Outsiders,
+    external_processes: ExternalProcesses,
 ) -> Launch | None:
     """The program with the ranks that it has started; None if it leaves that to others."""
     if not may_launch(program):
         return None
-    launch = Launch(program, world_size, gpus, start, preload, outsiders.address)
+    launch = Launch(program, world_size, gpus, start, preload, external_processes.address)
     try:
         if launch.await_ranks(seconds):
             if len(launch.children) == world_size or program.counts_ranks:
@@ -195,7 +195,7 @@ def launched(
                 f"the program starts {count} rank{'' if count == 1 else 's'} itself, expected {world_size}: take world "
                 f"size {count} (--world-size {count})"
             )
-        outsiders.check()
+        external_processes.check()
     except BaseException:
         launch.close()
         raise

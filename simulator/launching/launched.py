@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
 
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 
 
 class Body(Protocol):
@@ -100,7 +100,7 @@ class Command:
 
     is_forked = False
 
-    def __init__(self, program: Program, environment: Mapping[str, str], path: Sequence[str]) -> None:
+    def __init__(self, program: Script, environment: Mapping[str, str], path: Sequence[str]) -> None:
         """Take what is `sys.path` before the program adds its own folder."""
         self._program = program
         self._environment = environment

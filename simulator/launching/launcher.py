@@ -30,31 +30,31 @@ from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
 from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
-from ddpsim.simulator.launching.program import Program
 from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.external_processes import watch_children
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.outsiders import watch_children
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, environment, flush, make_own_process
 from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.terms import Setting, Terms
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import Replaced
 
 
-def main(setting: Setting, line: Line) -> NoReturn:
+def main(rank_config: RankConfig, line: Line) -> NoReturn:
     """Run the program as its own launcher, and end the process."""
     raised = None
     try:
-        make_own_process(setting)
-        watch_children(setting.terms.outsiders, "the program")
-        launcher = Launcher(line, setting.terms)
+        make_own_process(rank_config)
+        watch_children(rank_config.common.external_processes, "the program")
+        launcher = Launcher(line, rank_config.common)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
-                setting.terms.program(0)
+                rank_config.common.program(0)
                 end_executors_of_processes()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
@@ -72,11 +72,11 @@ def main(setting: Setting, line: Line) -> NoReturn:
 class Launcher:
     """Takes the place of what starts processes."""
 
-    def __init__(self, line: Line, terms: Terms) -> None:
+    def __init__(self, line: Line, config: ProcessConfig) -> None:
         self.line = line
         self.has_begun = False
         self._pid = os.getpid()
-        self.terms = terms
+        self.config = config
         _mark_environment()
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
@@ -97,7 +97,7 @@ class Launcher:
         elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # whose imports only launchers need
         for module in elastic.LAUNCHERS:
             self._replaced.put(module, "launch_agent", elastic.Agent(self).launch)
-        if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
+        if (gpus := self.config.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
             accelerator = torch.device("cuda") if gpus else None
             for counting in (torch.cuda, torch.accelerator):
                 self._replaced.put(counting, "is_available", lambda: gpus > 0)
@@ -115,7 +115,7 @@ class Launcher:
 
     def _take_own_environment(self) -> None:
         """In a rank: take away what torchrun would have set, unless the program has set it otherwise."""
-        for name in environment(0, self.terms.world_size).keys() - {"OMP_NUM_THREADS"}:
+        for name in environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
             if isinstance(_entries().get(os.fsencode(name)), _Ours):
                 del os.environ[name]
 
@@ -130,7 +130,7 @@ class Launcher:
 
     # --- ranks --------------------------------------------------------------------------------------------------------
 
-    def start_command(self, program: Program, environment: Mapping[str, str]) -> RankPopen:
+    def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
         """Start a rank that runs a program."""
         self._target = program
         return self._start(Command(program, environment, self._path))
@@ -153,13 +153,13 @@ class Launcher:
         self.line.close()
         self._take_own_environment()
         try:
-            terms = self.terms._replace(**channel.receive())
+            config = self.config._replace(**channel.receive())
         except EOFError:
             os._exit(0)
         if not body.is_forked:
             self._forget_modules()
-        terms = terms._replace(program=body, is_forked_by_program=body.is_forked)
-        rank_process.main(Setting(rank, terms, channel, arena, files))
+        config = config._replace(program=body, is_forked_by_program=body.is_forked)
+        rank_process.main(RankConfig(rank, config, channel, arena, files))
 
     # --- what it replaces ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator
 
 from ddpsim.simulator.launching.helper_processes import Project
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 
 _PROCESS = "Process"
 _STARTS = frozenset({
@@ -29,7 +29,7 @@ _STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
 _IS_WORTH_READING = re.compile(rf"\b({'|'.join([*_STARTS, *_STRATEGIES])}|distributed\W+(run|import\s+run))\w*")
 
 
-def may_launch(program: Program) -> bool:
+def may_launch(program: Script) -> bool:
     """True if it, or a file of its own that it imports, calls what starts processes."""
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
@@ -43,7 +43,7 @@ def may_launch(program: Program) -> bool:
     return bool(processes) and any(map(Project(trees).may_be_rank, processes))
 
 
-def launches_by_strategy(program: Program) -> bool:
+def launches_by_strategy(program: Script) -> bool:
     """True if it leaves that to a Trainer, which starts no process where it finds the environment of torchrun."""
     return any(
         any(map(_names_strategy, ast.walk(tree)))
@@ -52,7 +52,7 @@ def launches_by_strategy(program: Program) -> bool:
     )
 
 
-def _files_of(program: Program) -> Iterator[tuple[str, str, ast.AST]]:
+def _files_of(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
     """Its file and those of its own that it imports, each with its text and tree."""
     first = program.file()
     if first is None:

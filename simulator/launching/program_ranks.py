@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, Birth
-from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, kinds_of
+from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, server_keys
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.terms import Terms
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -70,34 +70,34 @@ class _Coming(NamedTuple):
         return [*own, announced, *more]
 
 
-def start_ranks(terms: Terms, guardian: Guardian) -> list[Child]:
+def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[Child]:
     """Start the process of each rank. Raises UsageError if the system gives no more."""
-    return _start(terms, terms.world_size, guardian, [])
+    return _start(config, config.world_size, guardian, [])
 
 
-def start_launcher(terms: Terms, guardian: Guardian, line: int) -> Child:
+def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> Child:
     """Start the process of a program that starts its ranks itself, with its end of a line."""
-    return _start(terms, 1, guardian, [line])[0]
+    return _start(config, 1, guardian, [line])[0]
 
 
-def _start(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
     try:
-        return _started(terms, count, guardian, more)
+        return _started(config, count, guardian, more)
     except ServerGone as gone:
         if not gone.was_ready:
             raise
-    return _started(terms, count, guardian, more)  # somebody has killed a server that stood by: from a new one
+    return _started(config, count, guardian, more)  # somebody has killed a server that stood by: from a new one
 
 
-def _started(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
-    assert isinstance(terms.program, Program)
+def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    assert isinstance(config.program, Script)
     children: list[Child] = []
-    kinds = kinds_of(terms.program, terms.start.hash_seeds[:count], terms.preload)
+    keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
     try:
-        with STANDING.in_use(kinds, wants_dynamo=terms.program.may_need_dynamo()) as servers, _adopting_orphans():
+        with STANDING.in_use(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, _adopting_orphans():
             for first in range(0, count, _AT_ONCE * len(servers)):
                 ranks = range(first, min(first + _AT_ONCE * len(servers), count))
-                _fork(terms, ranks, servers, children, guardian, more)
+                _fork(config, ranks, servers, children, guardian, more)
     except BaseException as error:
         for child in children:
             child.kill()
@@ -112,7 +112,7 @@ def _started(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> l
 
 
 def _fork(
-    terms: Terms,
+    config: ProcessConfig,
     ranks: range,
     servers: Sequence[Server],
     children: list[Child],
@@ -126,7 +126,7 @@ def _fork(
             coming.append(_Coming.made(rank))
         shares = [coming[number :: len(servers)] for number in range(len(servers))]
         with _undisturbed():
-            pids, error = _forked(servers, shares, terms.announcement.file, more)
+            pids, error = _forked(servers, shares, config.announcement.file, more)
     except BaseException:
         for each in coming:
             each.drop()
@@ -140,7 +140,7 @@ def _fork(
         children.append(child)
         each.give_away()
         with suppress(OSError):  # it is gone, as the coordinator will see
-            child.channel.send(_birth(each.rank, terms))
+            child.channel.send(_birth(each.rank, config))
     if error:
         raise OSError(error, os.strerror(error))
 
@@ -170,8 +170,8 @@ def _forked(
     return pids, next(filter(None, errors), 0)
 
 
-def _birth(rank: int, terms: Terms) -> Birth:
-    told = terms._asdict()
+def _birth(rank: int, config: ProcessConfig) -> Birth:
+    told = config._asdict()
     del told["announcement"]
     return Birth(rank, told, dict(os.environ), os.getcwd(), tuple(sys.path))
 

@@ -62,7 +62,7 @@ class Birth(NamedTuple):
     """What a process is told first."""
 
     rank: int
-    terms: dict[str, Any]
+    config: dict[str, Any]
     """All but the announcement."""
     environment: dict[str, str]
     """The caller's, as are the others."""
@@ -228,8 +228,8 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Be a rank, or a launcher, as soon as the coordinator says which."""
     rank_files = _part("rank_processes.rank_files")
     try:
-        names = ("rank_processes.channel", "rank_processes.terms", "rank_processes.parcels")
-        channel_of, told, parcels = [_part(name) for name in names]
+        names = ("rank_processes.channel", "rank_processes.process_config", "rank_processes.parcels")
+        channel_of, configs, parcels = [_part(name) for name in names]
         channel = channel_of.Channel(socket.socket(fileno=files[0]))
         try:
             birth: Birth = channel.receive()
@@ -242,14 +242,16 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         with suppress(OSError):  # it is gone, as the program will see
             os.chdir(birth.folder)
         announcement = _part("virtual_gpus.announcement").Announcement(files[5])
-        terms = told.Terms(**birth.terms, announcement=announcement)
+        config = configs.ProcessConfig(**birth.config, announcement=announcement)
         arena = parcels.Arena(file=files[1])
         for file in (files[1], files[5]):
             os.close(file)
-        setting = told.Setting(birth.rank, terms, channel, arena, rank_files.Files(tuple(files[2:5])))
+        rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(tuple(files[2:5])))
         if len(files) == FILES_OF_A_RANK:
-            _part("rank_processes.rank_process").main(setting)
-        _part("launching.launcher").main(setting, _part("launching.launcher_line").Line(socket.socket(fileno=files[6])))
+            _part("rank_processes.rank_process").main(rank_config)
+        _part("launching.launcher").main(
+            rank_config, _part("launching.launcher_line").Line(socket.socket(fileno=files[6]))
+        )
     except BaseException:  # none of a program: those stay in `main`
         rank_files.write_broken(files[3], traceback.format_exc())
     finally:

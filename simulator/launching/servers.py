@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import Fork, Forked, Load
 
 _MAIN = """
@@ -40,7 +40,7 @@ class ServerGone(UsageError):
     was_ready = False
 
 
-class Kind(NamedTuple):
+class ServerKey(NamedTuple):
     """What servers are told apart by."""
 
     hash_seed: int
@@ -55,10 +55,10 @@ class Kind(NamedTuple):
         return self.hash_seed in HASH_SEEDS and not self.preload
 
 
-def kinds_of(program: Program, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[Kind]:
+def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
     """The servers that the ranks of a program come from, in turn."""
     folder = program.folder if preload else ""
-    return [Kind(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
+    return [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
 
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
@@ -68,9 +68,9 @@ _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) els
 class Server:
     """One server. It has not loaded everything yet when it is made."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, key: ServerKey) -> None:
         """Start it. Raises OSError if the system gives no process or no files."""
-        self._kind = kind
+        self._key = key
         self._awaited = 0
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = os.memfd_create("errors")
@@ -84,7 +84,7 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno(), path],
-                env={**os.environ, "PYTHONHASHSEED": str(kind.hash_seed), "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONHASHSEED": str(key.hash_seed), "OMP_NUM_THREADS": "1"},
                 **_APART,
             )
         except OSError:
@@ -94,8 +94,8 @@ class Server:
         finally:
             theirs.close()
             os.close(path)
-        if kind.preload:
-            self._load(kind.preload, [kind.folder, *sys.path], is_by_request=True)
+        if key.preload:
+            self._load(key.preload, [key.folder, *sys.path], is_by_request=True)
 
     @property
     def is_there(self) -> bool:
@@ -192,23 +192,23 @@ class Servers:
     """Those of one process, by what they are. They stay for its runs to come."""
 
     def __init__(self) -> None:
-        self._servers: dict[Kind, Server] = {}
+        self._servers: dict[ServerKey, Server] = {}
         self._owner = 0
 
-    def start(self, kinds: Sequence[Kind], *, wants_dynamo: bool) -> list[Server]:
-        """The servers of these kinds; those that are not there are started, beside each other.
+    def start(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[Server]:
+        """The servers of these keys; those that are not there are started, beside each other.
 
         Raises UsageError if the system gives no process for one.
         """
         self._be_of_this_process()
-        for kind in [kind for kind in self._servers if kind not in kinds and not kind.is_usual]:
-            self._servers.pop(kind).close()  # each takes memory, and a session may come to know many
+        for key in [key for key in self._servers if key not in keys and not key.is_usual]:
+            self._servers.pop(key).close()  # each takes memory, and a session may come to know many
         try:
-            servers = [self._server(kind) for kind in kinds]
+            servers = [self._server(key) for key in keys]
         except OSError as error:
             raise UsageError(
                 f"the system starts no Python to fork ranks from ({error.strerror}), expected room for "
-                f"{len(kinds)}: raise the limits of processes and files (ulimit -u, -n)"
+                f"{len(keys)}: raise the limits of processes and files (ulimit -u, -n)"
             ) from None
         for server in servers:
             if wants_dynamo:
@@ -216,12 +216,12 @@ class Servers:
         return servers
 
     @contextmanager
-    def in_use(self, kinds: Sequence[Kind], *, wants_dynamo: bool) -> Iterator[list[Server]]:
+    def in_use(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[Server]]:
         """Servers that are ready. They do not stay if they break, or what they are asked for is broken off.
 
         An OSError is of the caller's own system, and none of theirs.
         """
-        servers = self.start(kinds, wants_dynamo=wants_dynamo)
+        servers = self.start(keys, wants_dynamo=wants_dynamo)
         try:
             for server in servers:
                 server.settle()
@@ -229,8 +229,8 @@ class Servers:
         except OSError:
             raise
         except BaseException:
-            for kind in kinds:
-                self._servers.pop(kind).close()
+            for key in keys:
+                self._servers.pop(key).close()
             raise
 
     def close(self) -> None:
@@ -239,13 +239,13 @@ class Servers:
         while self._servers:
             self._servers.popitem()[1].close()
 
-    def _server(self, kind: Kind) -> Server:
-        server = self._servers.get(kind)
+    def _server(self, key: ServerKey) -> Server:
+        server = self._servers.get(key)
         if server is not None and not server.is_there:
-            self._servers.pop(kind).close()
+            self._servers.pop(key).close()
             server = None
         if server is None:
-            server = self._servers[kind] = Server(kind)
+            server = self._servers[key] = Server(key)
         return server
 
     def _be_of_this_process(self) -> None:

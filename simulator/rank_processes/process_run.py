@@ -16,8 +16,8 @@ from ddpsim.simulator.kernel.states import Ending, State
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator
 from ddpsim.simulator.rank_processes.posted_calls import MoveData
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.signals import ends_told
-from ddpsim.simulator.rank_processes.terms import Terms
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -29,11 +29,11 @@ class ProcessRun:
 
     def __init__(
         self,
-        terms: Terms,
+        config: ProcessConfig,
         kernel: Kernel,
         *,
         move_data: MoveData,
-        start: Callable[[Terms], Sequence[Child]] = fork_ranks,
+        start: Callable[[ProcessConfig], Sequence[Child]] = fork_ranks,
         director: Director | None = None,
     ) -> None:
         """`start` returns the processes of the ranks; `simulator/launching` has other ways than to fork them from here.
@@ -41,7 +41,7 @@ class ProcessRun:
         `director` is that of a run that is debugged from its beginning.
         """
         self._director = director
-        self._terms = terms
+        self._config = config
         self._start = start
         self._kernel = kernel
         self._move_data = move_data
@@ -50,7 +50,7 @@ class ProcessRun:
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
-        check_system(self._terms.world_size, forks_from_here=not self._terms.is_program)
+        check_system(self._config.world_size, forks_from_here=not self._config.is_program)
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)
         with ctrl_c, ends_told():
@@ -60,14 +60,14 @@ class ProcessRun:
             raise self._kernel.run.life.failure
 
     def _run(self, ctrl_c: CtrlC) -> None:
-        self._children = self._start(self._terms)
+        self._children = self._start(self._config)
         self._coordinator = Coordinator(
             self._kernel,
             self._children,
             move_data=self._move_data,
             ctrl_c=ctrl_c,
-            runs_ahead=self._terms.runs_ahead,
-            are_programs=self._terms.is_program,
+            is_speculative=self._config.is_speculative,
+            are_programs=self._config.is_program,
             director=self._director,
         )
         try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
-from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
 from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
@@ -23,18 +23,18 @@ CRASHING_ALONE = program((A, Crash()), waited(A))
 
 
 def returned(value):
-    return RankReport(0, Ending.RETURNED, 0.0, value=pickle.dumps(value))
+    return RankReport(0, RankEnding.RETURNED, 0.0, value=pickle.dumps(value))
 
 
 def raised(line):
-    return RankReport(1, Ending.RAISED, 0.0, error=ErrorReport(line, "", None))
+    return RankReport(1, RankEnding.RAISED, 0.0, error=ErrorReport(line, "", None))
 
 
 def died(how):
-    return RankReport(1, Ending.DIED, 0.0, death=how)
+    return RankReport(1, RankEnding.DIED, 0.0, death=how)
 
 
-HUNG, DONE, DIED = RankReport(0, Ending.HUNG, 0.0), returned({}), died("signal SIGABRT")
+HUNG, DONE, DIED = RankReport(0, RankEnding.HUNG, 0.0), returned({}), died("signal SIGABRT")
 CRASHED = raised(f"InjectedCrashError: {CRASH}")
 FAILED = raised("RuntimeError: connection closed")
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from tests.agreement import __main__ as command
 from tests.agreement import comparison
@@ -57,13 +57,13 @@ def test_a_message_that_one_side_never_waits_for_arrives(server):
         program(waited(sent("m", 1)), (received("m", 0),)),
     ]
     reports = list(on_gloo((each, 10.0) for each in programs))
-    assert {report.ending for each in reports for report in each} == {Ending.RETURNED}
+    assert {report.ending for each in reports for report in each} == {RankEnding.RETURNED}
 
 
 def test_another_program_is_never_overwritten(tmp_path):
     def saved(size):
         each = labelled(3, (size, size))
-        hung = [RankReport(0, Ending.HUNG, 0.0)] * size
+        hung = [RankReport(0, RankEnding.HUNG, 0.0)] * size
         made = comparison.compare(each, comparison.simulated(each.program), hung)
         return save(made, tmp_path, world_size=str(size)).name
 

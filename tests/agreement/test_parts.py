@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from ddpsim.scenarios.processes.rank_report import Ending
+from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.gloo import on_gloo
 from tests.agreement.parts import who_ends
@@ -69,7 +69,7 @@ def test_as_on_gloo(drawn, server):
     programs = [program(*[waited(calls[rank]) if rank in calls else () for rank in range(n)]) for calls, n in drawn]
     counts = set()
     for (calls, size), reports in zip(drawn, on_gloo((each, 0.5) for each in programs), strict=True):
-        ended = {rank for rank in calls if reports[rank].ending is Ending.RETURNED}
+        ended = {rank for rank in calls if reports[rank].ending is RankEnding.RETURNED}
         assert ended == who_ends(calls, range(size)), calls
         counts.add((len(ended) == 0, len(ended) == len(calls)))
     assert len(counts) == 3  # none, some and all get to the end

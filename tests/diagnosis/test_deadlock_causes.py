@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
-
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
+from tests.kit.rows import rows
 
 from .ending import end, ends_with
 
@@ -169,7 +168,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@rows("case", CASES.values(), ids=CASES)
 def test_whose_fault_it_is_and_why(case):
     ranks, code, culprits, cause, *facts = case
     finding = found(*ranks)

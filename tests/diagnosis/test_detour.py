@@ -4,6 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import simulate
+from tests.kit.rows import rows
 
 
 def first(call):
@@ -25,7 +26,7 @@ def names(finding):
     return [site.function for site in finding.sites]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("ranks", "world_size", "culprits"),
     [
         ((0,), 4, (0,)),

@@ -11,6 +11,7 @@ from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.diagnosis.replica_divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
+from tests.kit.rows import rows
 
 from .ending import end
 
@@ -38,7 +39,7 @@ def test_all_ranks_compute_something_else_than_plain_training():
     assert "weigh each rank's loss by its samples" in remedy
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "factor"),
     [
         (([0.25, -0.5, 0.0], [0.75]), "0.25 times"),
@@ -61,7 +62,7 @@ def test_one_factor_in_all_that_differs(values, factor):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("code", "shadowed", "words"),
     [
         (Code.DIVERGENCE_PARAMETERS, ("bucket",), "the average is over other ranks"),
@@ -99,7 +100,7 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("circumstances", "words"),
     [
         ({"step": 1, "apart": Apart.START}, "the parameters differed before the first step already"),

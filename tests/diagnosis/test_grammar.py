@@ -19,6 +19,7 @@ from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
 from tests.kit.limit_clocks import limits_go_by
+from tests.kit.rows import rows
 
 OF_RANKS = {"who", "ahead", "behind"}
 
@@ -52,7 +53,7 @@ def of_world(size, missing):
     return Snapshot(tuple(ranks), (OpenSlot(tuple(calls.values()), (missing,)),))
 
 
-@pytest.mark.parametrize("size", [2, 3, 9, 10, 64])
+@rows("size", [2, 3, 9, 10, 64])
 def test_lines_that_many_ranks_share(size):
     (finding,) = deadlocks(WaitGraph(of_world(size, size // 2)))
     assert not wrong_numbers(str(finding))

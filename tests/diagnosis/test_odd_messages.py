@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from ddpsim import Verdict, simulate
 from tests.kit.mutants import PROGRAMS, Mutation, fan_in, fan_out, halo, mutations, pairs, pipeline, ring, run_of
+from tests.kit.rows import rows
 
 
 def told(program, size, mutation):
@@ -17,7 +18,7 @@ def told(program, size, mutation):
     return result, seen[0] if seen else None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("program", "size", "mutation", "words"),
     [
         (ring, 8, Mutation("peer", 4, 2), "with rank 6 at mutants.py:{line}, where it would be rank 5"),

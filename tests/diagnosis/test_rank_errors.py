@@ -1,13 +1,12 @@
 """What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
 
-import pytest
-
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
+from tests.kit.rows import rows
 
 from .ending import end
 
@@ -50,7 +49,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
+@rows(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
 def test_known_errors(error, words):
     assert words in end(found(error))[1]
 

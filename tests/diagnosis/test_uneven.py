@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from ddpsim import simulate
 from tests.kit.results import codes
+from tests.kit.rows import rows
 
 
 def reduces(rank, *, times, then_barrier=False):
@@ -134,8 +135,8 @@ def loads(rank, *, sizes, epochs=1, then_barrier=True):
         dist.barrier()
 
 
-@pytest.mark.parametrize("then_barrier", [True, False])
-@pytest.mark.parametrize("epochs", [1, 2])
+@rows("then_barrier", [True, False])
+@rows("epochs", [1, 2])
 def test_data_loaders_that_are_longer_on_some_ranks_are_told(then_barrier, epochs):
     result = simulate(lambda rank: loads(rank, sizes=(26, 24, 26), epochs=epochs, then_barrier=then_barrier), 3)
     (finding,) = result.findings

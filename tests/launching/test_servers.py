@@ -25,9 +25,9 @@ from ddpsim import (
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.launching import servers
-from ddpsim.simulator.launching.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import Birth, _begin
-from ddpsim.simulator.launching.servers import Kind, Server, Servers
+from ddpsim.simulator.launching.servers import Server, ServerKey, Servers
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.parcels import Arena
@@ -75,7 +75,7 @@ def test_a_set_in_its_own_order_is_found_and_replayed(program):
     assert found.findings[0].sites[0].line == 5
     assert "train.py" in found.findings[0].sites[0].file
     assert str(found.schedule).split(":")[2] == "u28.80"
-    again = replay(Program(tuple(command)), 4, str(found.schedule))
+    again = replay(Script(tuple(command)), 4, str(found.schedule))
     assert again.trace.digest() == found.trace.digest()
     assert str(again.schedule) == str(found.schedule)
     assert simulate_program(command, 4, alike=True).verdict is Verdict.PASS
@@ -89,7 +89,7 @@ def test_layers_that_are_dropped_unseeded_are_found(program, draw):
     found = simulate_program(command, 2)
     assert found.verdict is Verdict.FAIL
     assert "train.py:7" in found.findings[0].body
-    assert replay(Program(tuple(command)), 2, str(found.schedule)).trace.digest() == found.trace.digest()
+    assert replay(Script(tuple(command)), 2, str(found.schedule)).trace.digest() == found.trace.digest()
     assert simulate_program(command, 2, alike=True).findings == ()
     assert simulate_program(program(DROPS % ("random.seed(0); torch.manual_seed(0)", draw)), 2).findings == ()
 
@@ -112,12 +112,12 @@ def test_a_token_says_how_ranks_start(program):
     command = program(SETS % "set(sizes)")
     alike = simulate_program(command, 2, alike=True)
     assert ":a28:" in str(alike.schedule)
-    assert replay(Program(tuple(command)), 2, str(alike.schedule)).trace.digest() == alike.trace.digest()
+    assert replay(Script(tuple(command)), 2, str(alike.schedule)).trace.digest() == alike.trace.digest()
     old = str(Schedule((), alike.program))
     assert old.count(":") == 2
-    assert replay(Program(tuple(command)), 2, old, strict=False).verdict is Verdict.FAIL
+    assert replay(Script(tuple(command)), 2, old, strict=False).verdict is Verdict.FAIL
     with pytest.raises(ReplayError, match="does not match its own checksum"):
-        replay(Program(tuple(command)), 2, str(alike.schedule).replace(":a28:", ":u28:"))
+        replay(Script(tuple(command)), 2, str(alike.schedule).replace(":a28:", ":u28:"))
 
 
 @pytest.mark.tier("ci")
@@ -189,21 +189,21 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
     class Stand:
         is_there = True
 
-        def __init__(self, kind):
-            self.kind = kind
+        def __init__(self, key):
+            self.key = key
 
         def close(self):
-            ended.append(self.kind.hash_seed)
+            ended.append(self.key.hash_seed)
 
     monkeypatch.setattr(servers, "Server", Stand)
     standing = Servers()
-    standing.start([Kind(28), Kind(80)], wants_dynamo=False)
-    standing.start([Kind(5)], wants_dynamo=False)
-    standing.start([Kind(5)], wants_dynamo=False)
+    standing.start([ServerKey(28), ServerKey(80)], wants_dynamo=False)
+    standing.start([ServerKey(5)], wants_dynamo=False)
+    standing.start([ServerKey(5)], wants_dynamo=False)
     assert ended == []
-    standing.start([Kind(6), Kind(7)], wants_dynamo=False)
+    standing.start([ServerKey(6), ServerKey(7)], wants_dynamo=False)
     assert ended == [5]
-    standing.start([Kind(28)], wants_dynamo=False)
+    standing.start([ServerKey(28)], wants_dynamo=False)
     assert ended == [5, 6, 7]
     standing.close()
     assert sorted(ended) == [5, 6, 7, 28, 80]
@@ -230,7 +230,7 @@ def test_more_ranks_than_memory(program):
     count = (int(line.split()[1]) >> 10) // 8 * 2
     if count > MOST_RANKS:
         pytest.skip("this machine has the memory for all ranks there may be")
-    for run, isolation in ((Program(tuple(program("pass"))), None), (lambda rank: None, "process")):
+    for run, isolation in ((Script(tuple(program("pass"))), None), (lambda rank: None, "process")):
         with pytest.raises(UsageError, match=rf"^{count} ranks as processes need \d+ MiB of memory or more, and this"):
             simulate(run, count, isolation=isolation)
 
@@ -290,7 +290,7 @@ def test_an_exploration_keeps_the_seeds(program, capfd):
     command = program(SETS % "sorted(sizes)" + "import random\nprint(random.random(), hash('a'))\n")
     digests = set()
     for _ in range(2):
-        explored = explore(Program(tuple(command)), 2, policy="random", keep_going=True, budget=Budget(executions=2))
+        explored = explore(Script(tuple(command)), 2, policy="random", keep_going=True, budget=Budget(executions=2))
         assert explored.executions == 2
         assert str(explored.first_pass.schedule.start) == "u28.80"
         digests.add((explored.first_pass.trace.digest(), capfd.readouterr().out))

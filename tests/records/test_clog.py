@@ -8,6 +8,7 @@ from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.record import Progress, RecordError
+from tests.kit.rows import rows
 
 HEAD = "V|1|base_timestamp=1714234567.890\nnew_comm|comm=world|rank={}|world_size={}\n"
 SUM = "C1|sig|all_reduce|in_count=8|out_count=8|dtype=f32|red_op=sum|async_op=f|comm=world\n"
@@ -81,7 +82,7 @@ def test_a_last_line_that_is_cut_is_left_out():
         read(whole[:length], "rank_1")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "message"),
     [
         ("C9|Q|work_id=1|+0.1\nC9|S|+0.1\n", r"a clog whose line 3 is 'C9\|Q\|work_id=1\|\+0.1'"),

@@ -16,8 +16,8 @@ from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schem
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario
-from tests.processes.test_cli import result_with
-from tests.processes.test_findings import hung, raised, returned
+from tests.jobs.test_cli import result_with
+from tests.jobs.test_job_findings import hung, raised, returned
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 
 FAMILIES = (

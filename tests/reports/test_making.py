@@ -27,8 +27,8 @@ from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
-from tests.processes.test_cli import result_with
-from tests.processes.test_findings import hung
+from tests.jobs.test_cli import result_with
+from tests.jobs.test_job_findings import hung
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 
 
