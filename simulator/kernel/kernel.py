@@ -1,4 +1,13 @@
-"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring."""
+"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring.
+
+Prior art. Shuttle and Loom run the tasks of one test on one thread and choose the next task at each operation; so does
+this kernel, but its tasks are real threads or processes, and it never runs one: a host does what an answer says.
+A request that may have to wait is served by a generator, which stops there.
+
+Refused: a door of its own for each frequent request (`begin_call`, `issue` and `wait_for` had one each, in four
+classes), as each had to be kept equal to the table; a scheduler thread, as a context switch would then need two of
+Python's.
+"""
 
 from __future__ import annotations
 
