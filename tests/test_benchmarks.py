@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-import pytest
+from tests.kit.rows import rows
 
 from benchmarks import ways
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = sorted([*(path.stem for path in FOLDER.glob("*.py")), "scoreboard.__main__"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@rows("name", NAMES)
 def test_a_benchmark_is_importable(name):
     assert callable(import_module(f"benchmarks.{name}").main)
 
