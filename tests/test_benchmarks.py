@@ -3,9 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
-from tests.kit.rows import rows
-
 from benchmarks import ways
+from tests.kit.rows import rows
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = sorted([*(path.stem for path in FOLDER.glob("*.py")), "scoreboard.__main__"])
