@@ -13,6 +13,7 @@ from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError
 from tests.agreement.labelled import LabelledProgram, labelled
 from tests.agreement.table import disagreements, silences, table
+from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A = reduced("a", dtype="float16")
@@ -147,7 +148,7 @@ def test_outputs_are_of_one_shape_and_of_the_same_calls():
 # --- what is no verdict of gloo's -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     "report",
     [
         died("signal SIGKILL"),
@@ -163,9 +164,7 @@ def test_what_gloo_has_not_done(report):
         check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
 
 
-@pytest.mark.parametrize(
-    "report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE]
-)
+@rows("report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE])
 def test_what_gloo_or_the_program_has(report):
     check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
 

@@ -13,6 +13,7 @@ from tests.agreement import comparison
 from tests.agreement.gloo import on_gloo
 from tests.agreement.labelled import labelled
 from tests.agreement.saved import load, save
+from tests.kit.rows import rows
 from tests.programs.programs import program, received, sent, waited
 
 
@@ -77,7 +78,7 @@ def test_another_program_is_never_overwritten(tmp_path):
     assert load(tmp_path / "disagreement-3-3.json") == labelled(3, (4, 4))
 
 
-@pytest.mark.parametrize("text", ["1", "65", "4..2", "2...4", "x"])
+@rows("text", ["1", "65", "4..2", "2...4", "x"])
 def test_world_sizes_that_are_none(text):
     with pytest.raises(SystemExit, match=r"^world size is '.*', expected a number from 2 to 64 or a range as 2\.\.4"):
         command.main(["--world-size", text])

@@ -8,6 +8,7 @@ from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.gloo import on_gloo
 from tests.agreement.parts import who_ends
+from tests.kit.rows import rows
 from tests.programs.programs import program, waited
 
 
@@ -16,7 +17,7 @@ def issue(operation, root, count=4):
     return Issue("a", operation, shapes=((count,),), dtype="float32", reduction=reduction, root=root)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("operation", "callers", "ends"),
     [
         ("broadcast", {0, 1, 3}, {1, 3}),  # 0 sends to 1 and 2, 1 sends to 3

@@ -16,6 +16,7 @@ from tests.agreement.comparison import compare, simulated
 from tests.agreement.gloo import on_gloo
 from tests.agreement.labelled import LabelledProgram
 from tests.agreement.silent import Silence
+from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 
@@ -221,7 +222,7 @@ def test_gloo_completes_it_for_those_who_wait(who, broken, reported):
     assert comparison.disagreement == ""
 
 
-@pytest.mark.parametrize("broken", [*(broken for _, broken in TOO_LONG.values()), *UNCERTAIN])
+@rows("broken", [*(broken for _, broken in TOO_LONG.values()), *UNCERTAIN])
 def test_it_is_excused_when_who_gets_too_much_is_gone_before(broken):
     comparison = compared(broken, [RankReport(0, RankEnding.RETURNED, 0.0)] * broken.world_size)
     assert (comparison.silence, comparison.disagreement) == (Silence.NEVER_WAITED_FOR, "")
@@ -239,7 +240,7 @@ def test_gloo_does_not_complete_it(broken, reported):
     assert (comparison.silence, comparison.disagreement) == (None, "")
 
 
-@pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
+@rows("broken", NOTICED.values(), ids=NOTICED)
 def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
     comparison = compared(broken, [RankReport(0, RankEnding.RETURNED, 0.0)] * broken.world_size)
     codes = ", ".join(comparison.found)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tests.ddp.seeding import FAULTS, faulty_text, module_text
-from tests.kit.rows import rows
 from tests.mutants.session import Outcome, Wanted, run_tests
 
 PASSED, FAILED = 0, 1
@@ -23,7 +22,7 @@ def outcome_of(tests: Iterable[str], texts: Mapping[str, str]) -> Outcome:
     return outcome
 
 
-@rows("module", MODULES)
+@pytest.mark.parametrize("module", MODULES)
 def test_the_table_fits_the_engine(module):
     for fault in FAULTS:
         if fault.module == module:

@@ -61,7 +61,7 @@ def test_reductions_and_roots_that_differ_are_found():
     assert (finding.code, finding.ranks) == (Code.MISMATCH_REDUCTION, (2,))
     longer = SUM.replace("count=8", "count=9")
     cause = found(*[SUM + calls(1, 0)] * 2, longer + calls(1, 0)).findings[0].labelled[0]
-    assert cause.text.startswith("rank 2 passed another shape to the same call, or made another call")
+    assert cause.text.startswith("rank 2 passed a different shape to the same call, or made another call")
     root = "C1|sig|broadcast|in_count=4|out_count=4|dtype=i64|root={}|async_op=f|comm=world\n"
     texts = [root.format(0) + calls(1, 0), root.format(1) + calls(1, 0), root.format(0) + calls(1, 0)]
     finding = found(*texts).findings[0]
