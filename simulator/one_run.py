@@ -96,7 +96,7 @@ def _run(
         kernel = (
             Kernel(world_size, policy=policy, **terms)
             if director is None
-            else DirectedKernel(world_size, director, **terms)
+            else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
         if processes is not None:
             ran = processes.run(kernel, mover, plan, director)

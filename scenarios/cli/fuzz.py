@@ -33,8 +33,8 @@ def fuzz(
         typer.Argument(
             metavar="NAME",
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
-            "or -m MODULE, and behind it what is the program's own: schedules and world sizes are drawn. Without one, "
-            "scenarios are drawn themselves.",
+            "or -m MODULE, followed by its own arguments: schedules and world sizes are drawn. Without one, scenarios "
+            "are drawn themselves.",
             show_default=False,
         ),
     ] = None,

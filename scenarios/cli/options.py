@@ -28,7 +28,7 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME",
         help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing; or "
-        "a program that each rank runs, FILE.py or -m MODULE, and behind it what is the program's own.",
+        "a program that each rank runs, FILE.py or -m MODULE, followed by its own arguments.",
     ),
 ]
 WorldSize = Annotated[
@@ -41,29 +41,32 @@ WorldSize = Annotated[
         show_default=False,
     ),
 ]
-_WHO = "Who synchronises the replicas:"
+_SYNCHRONISES = "The engine that synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
-EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]
+EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.")]
 BothOrEngine = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help=f"{_WHO} torch, ddp or both.  [default: both, and torch for a program]",
+        help=f"{_SYNCHRONISES} torch, ddp or both.  [default: both, and torch for a program]",
         show_default=False,
     ),
 ]
 OwnOrEngines = Annotated[
-    str | None, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
+    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
 ]
 OwnOrEngine = Annotated[
-    str | None, typer.Option("--engine", help=f"{_WHO} torch or ddp.  {_OWN_ENGINE}", show_default=False)
+    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch or ddp.  {_OWN_ENGINE}", show_default=False)
 ]
-PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {listed(RUNNING)}.")]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.")
+]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"Who runs next: {listed(RUNNING)}.  [default: the schedule of a file, or {DEFAULT}]",
+        help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.  "
+        f"[default: the schedule of a file, or {DEFAULT}]",
         show_default=False,
     ),
 ]

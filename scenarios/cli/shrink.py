@@ -40,7 +40,7 @@ def shrink(
     world_size: WorldSize = None,
     policy: Annotated[
         str | None,
-        typer.Option(help=f"Who runs next in the failure: {listed(RUNNING)}.", show_default=False),
+        typer.Option(help=f"The policy under which it fails: {listed(RUNNING)}.", show_default=False),
     ] = None,
     seed: Seed = 0,
     options: OptionsOfRun,

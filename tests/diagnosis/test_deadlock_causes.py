@@ -212,7 +212,7 @@ def test_a_large_ring_is_told_by_its_ends():
     assert finding.cycle == finding.ranks == tuple(range(64))
     assert cycle_line(finding) == "0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> ... -> 61 -> 62 -> 63 -> 0"
     named = '"g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", ..., "g59", "g60", "g61", "g62" and "g63"'
-    assert f"begin with different ones of groups {named}, and each" in end(finding)[0]
+    assert f"begin with different groups of {named}, and each" in end(finding)[0]
 
 
 def test_a_ring_that_fits_is_told_whole():

@@ -112,7 +112,7 @@ def test_an_event_loop_that_turns_without_end_is_named(monkeypatch):
 
     (finding,) = simulate(program, 2, budget=Budget(seconds=0.2)).findings
     assert finding.code == "budget"
-    assert "cause   an event loop of asyncio turns there" in finding.text
+    assert "cause   an asyncio event loop runs there without end" in finding.text
 
 
 def test_a_mismatch_says_who_did_how_much():

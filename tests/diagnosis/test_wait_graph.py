@@ -141,7 +141,7 @@ def test_the_text_says_that_any_source_would_do():
 
 def test_the_texts_of_a_key_and_of_a_message():
     key, message_text = deadlocks(graph_of([KEY, SEND_12, RETURNED, KEY], [([SEND_12], (2,))]))
-    assert "nobody who still runs will set the key" in key.text
+    assert "no rank that still runs will set the key" in key.text
     assert "returned without the matching recv" in message_text.text
 
 

@@ -56,9 +56,10 @@ def test_the_text_of_a_hang():
         "    stack",
         '      File "train.py", line 7, in step',
         "        model(batch)",
-        "  cause   a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
-        "  try     `ddpsim run x`, which simulates it and says why; if that passes, --alike here, which lets ranks "
-        "start with the same random numbers; if a rank was only slow, raise --timeout",
+        "  cause   a rank waits for something that no other rank does, or does late; real processes cannot show which "
+        "rank is wrong",
+        "  try     `ddpsim run x`, which simulates it and gives the reason; if that passes, use --alike here, so that "
+        "ranks start with the same random numbers; if a rank was only slow, increase --timeout",
     ]
 
 

@@ -333,7 +333,7 @@ def test_an_option_of_ours_after_a_program_that_refuses_or_ignores_it_is_noted(f
     ("source", "words", "status"),
     [
         (TAKES + MEETS, "--seed 3 --data x", 0),
-        (TAKES + MEETS, "--seed 3", 1),  # --data is missing
+        (TAKES + MEETS, "--seed 3 --data", 1),  # its value is missing
         (TAKES + MEETS, "--seed 3 --data x --rows 1", 1),
         ("import sys\nsys.argv[1:]\n" + MEETS, "--gpus 2", 0),
         ("import sys\nsys.argv[1:]\n" + MEETS + "raise ValueError('no data')", "--gpus 2", 1),
