@@ -254,7 +254,7 @@ class ThreadHost:
             self.hazards.slot_filled([pending.call for pending in pendings])
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
-        with self.threads.aside:  # a transport may have threads of its own
+        with self.threads.untracked:  # a transport may have threads of its own
             error = self._move_data(move.signature, pendings, move.members)
         for pending in pendings:
             pending.is_complete = True
@@ -265,7 +265,7 @@ class ThreadHost:
 
     def _look_outside(self, me: RankThread) -> bool:
         try:
-            return self.threads.aside.await_outsiders()
+            return self.threads.steps.await_external_threads()
         except Exception as error:  # as in _pass_baton
             self.break_off_by_bug(error)
             return False
