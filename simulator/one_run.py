@@ -222,7 +222,7 @@ def _as_threads(
     place = ThreadPlace(host, kernel, isolation.switch, director)
     if director is not None:
         director.stage = place
-        host.desk.read_by(director.read)
+        host.prompt_server.read_by(director.read)
     judges: list[ReplicaJudge] = []
 
     def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:

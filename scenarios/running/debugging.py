@@ -16,7 +16,7 @@ from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
 from ddpsim.simulator.debugging.place import CannotError
 from ddpsim.simulator.launching.script import Script, start_of_programs
-from ddpsim.simulator.runtime.desk import ReadLine, Streams, read_line, show
+from ddpsim.simulator.runtime.prompt_server import ReadLine, Streams, read_line, show
 from ddpsim.simulator.trace import Trace
 
 

@@ -23,7 +23,7 @@ from ddpsim.simulator.debugging.goals import (
 )
 from ddpsim.simulator.debugging.place import CannotError
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.runtime.desk import ReadLine, read_line
+from ddpsim.simulator.runtime.prompt_server import ReadLine, read_line
 
 Save = Callable[[tuple[int, ...], str], str]
 """Keeps the choices that were made, under a name or none: what to say then. Raises CannotError."""

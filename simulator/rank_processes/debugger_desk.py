@@ -36,7 +36,7 @@ from ddpsim.simulator.rank_processes.debugger_messages import (
 )
 from ddpsim.simulator.rank_processes.inbox import Inbox
 from ddpsim.simulator.runtime.call_sites import is_users_file
-from ddpsim.simulator.runtime.desk import Streams, read_line, show
+from ddpsim.simulator.runtime.prompt_server import Streams, read_line, show
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _LINE = re.compile(r'  File "(.*)", line (\d+), in (.*)')

@@ -75,7 +75,7 @@ class ProcessPlace:
         asker, me.asker, self._frame = me.asker, 0, frame
         self._own_channel.send(Opened())
         try:
-            with self._host.desk.opened():
+            with self._host.prompt_server.opened():
                 yield
         finally:
             me.asker, self._frame = asker, None

@@ -52,7 +52,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.desk import Desk
+from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.host import CallWatch, Pending
 from ddpsim.simulator.runtime.kernel_port import KernelPort
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
@@ -99,7 +99,7 @@ class ThreadHost:
         self.is_observed = kernel.run.is_observed
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch)
-        self.desk = Desk(self.baton.over.release)
+        self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
@@ -349,7 +349,7 @@ class ThreadHost:
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
-        if self.desk.is_open:
+        if self.prompt_server.is_open:
             raise UsageError(
                 "what was typed in a debugger communicates, or waits, and no rank goes on meanwhile, expected a look "
                 "at what is there: let the rank do it by itself, with n, s or c"
