@@ -33,7 +33,7 @@ from ddpsim.simulator.process_group.user_stores import stores_of_threads
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, Ran, RunPlan
-from ddpsim.simulator.runtime.garbage import fewer_collections
+from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
