@@ -17,7 +17,7 @@ from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.late_pdb import LatePdb
-from ddpsim.simulator.debugging.thread_place import ThreadPlace
+from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.apart import note_of_apart
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import UsageError
@@ -219,9 +219,9 @@ def _as_threads(
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
     host = execution.host
-    place = ThreadPlace(host, kernel, isolation.switch, director)
+    session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
     if director is not None:
-        director.stage = place
+        director.opener = session_host
         host.prompt_server.read_by(director.read)
     judges: list[ReplicaJudge] = []
 
@@ -233,7 +233,7 @@ def _as_threads(
         host, make_judge=make_judge if plan.check else None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
-    _run_threads(execution, backend, shared, LatePdb(place))
+    _run_threads(execution, backend, shared, LatePdb(session_host))
     return Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),

@@ -52,9 +52,9 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.host import CallWatch, Pending
 from ddpsim.simulator.runtime.kernel_port import KernelPort
+from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
 from ddpsim.simulator.waits import CallWait

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
-from ddpsim.simulator.runtime import gc_freeze as garbage
-from ddpsim.simulator.runtime.gc_freeze import _OldCollections, _FrozenObjects, fewer_collections
+from ddpsim.simulator.runtime import gc_freeze
+from ddpsim.simulator.runtime.gc_freeze import _FrozenObjects, _OldCollections, fewer_collections
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from ddpsim.simulator.runtime.threads.event_loops import loop_maker
+from ddpsim.simulator.runtime.threads.external_threads import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.external_threads import OUTSIDE
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
 

@@ -38,7 +38,7 @@ class RankSimpleQueue:
 
         `is_external` as with locks.
         """
-        self._is_outsiders = is_external
+        self._is_external = is_external
         self._steps = steps
         self._real = real
         self._waiting: list[_Consumer] = []
@@ -85,7 +85,7 @@ class RankSimpleQueue:
             return item
         if not may_wait:
             raise queue.Empty
-        if self._steps.comes_from_outside(me, is_external=self._is_outsiders):
+        if self._steps.comes_from_outside(me, is_external=self._is_external):
             return self._real.get(True, timeout)[1]
         return self._wait(me, timeout)
 

@@ -44,11 +44,11 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
-from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
 from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadErrors

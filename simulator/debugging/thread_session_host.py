@@ -16,7 +16,7 @@ from ddpsim.simulator.debugging.breakpoints import breakpoints
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.late_pdb import made_for
-from ddpsim.simulator.debugging.place import NOT_DIRECTED, CannotError, Topic, Visited
+from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
 from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime.call_sites import site_at, stack_text, user_frame
@@ -28,7 +28,7 @@ Switch = Callable[[int | None, int | None], None]
 """Swaps what a process owns, from one rank to another."""
 
 
-class ThreadPlace:
+class ThreadSessionHost:
     """Of one execution."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: Director | None = None) -> None:
