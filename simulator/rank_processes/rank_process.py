@@ -226,7 +226,7 @@ class _RankProcess:
 
     def _await_turn(self) -> None:
         """Before the rank touches what it shares with others."""
-        if not self._kernel.is_ahead or self._own_channel.is_in_use or not self._host.is_rank_thread():
+        if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
