@@ -203,7 +203,7 @@ def _as_threads(
 
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
-        place.begin(rank)
+        session_host.begin(rank)
         return program(rank, *plan.args)
 
     isolation = Isolation(world_size, is_alike=plan.start is None or plan.start.is_alike)
