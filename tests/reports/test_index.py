@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def entry(name, state, folder="f", seconds=0.5):
-    return Entry(Row(name, "torch", "wanted", "got"), Case(name, "ddpsim.torch", state, seconds), folder)
+    return Entry(
+        row_of(name, engine="torch", expected="wanted", found="got"), Case(name, "ddpsim.torch", state, seconds), folder
+    )
 
 
 def page(*entries, title="zoo"):
@@ -60,7 +62,7 @@ def test_a_column_is_filled_shown_and_described():
 
 
 def test_a_column_that_is_empty_for_every_run_is_left_out():
-    entries = [Entry(Row("n", "", "wanted", "got"), Case("n", "ddpsim.pytest", "failed"))]
+    entries = [Entry(row_of("n", expected="wanted", found="got"), Case("n", "ddpsim.pytest", "failed"))]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries)) == ["name", "outcome", "expected", "found", "ms"]
     headers = ["name", "outcome", "engine", "expected", "found", "ms"]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries, entry("m", "failed"))) == headers
@@ -104,7 +106,9 @@ def test_a_folder_has_a_name_of_its_own_also_where_case_does_not_count():
 def test_many_runs_that_came_out_as_expected_are_folded_by_what_was_found():
     found = ["pass"] * 20 + ["fail, deadlock.missing_rank, rank 1"] * 12 + ["fail, stuck, rank 2"]
     entries = [
-        Entry(Row(f"n{number}", "torch", each, each), Case(f"n{number}", "ddpsim", "passed"), "f")
+        Entry(
+            row_of(f"n{number}", engine="torch", expected=each, found=each), Case(f"n{number}", "ddpsim", "passed"), "f"
+        )
         for number, each in enumerate(found)
     ]
     text = page(*entries, entry("odd", "failed"))
