@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, program_on
@@ -107,10 +106,12 @@ def _run(
             if director is None
             else DirectedKernel(world_size, director, **terms)
         )
+        judge = ReplicaJudge()
+        kernel.run.judge = judge.take
         if processes is not None:
-            ran = processes.run(kernel, mover, options, director)
+            ran = processes.run(kernel, mover, options, director, judge)
         else:
-            ran = _as_threads(program, kernel, mover, options, director)
+            ran = _as_threads(program, kernel, mover, options, director, judge)
     schedule = Schedule(kernel.choices, options.identity, options.start)
     options = options._replace(poison=ran.has_poisoned)
     result = Result(
@@ -123,7 +124,7 @@ def _run(
         virtual_seconds=kernel.run.clock.now,
         program=options.identity,
         waiting=kernel.run.waiting,
-        comparisons=None if ran.compared is None else ran.compared.total(),
+        comparisons=judge.compared.total() if options.check else None,
         has_poisoned=options.poison,
     )
     if isinstance(program, Program) and result.verdict is Verdict.PASS:
@@ -133,7 +134,7 @@ def _run(
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(options.faults, made))
     if options.check is not None and result.verdict is Verdict.PASS:
-        result = _told_what_was_compared(result, options.check, ran.compared or Counter())
+        result = _told_what_was_compared(result, options.check, judge.compared)
     return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
 
 
@@ -183,10 +184,15 @@ def _told(options: RunOptions) -> dict[str, Any]:
 
 
 def _as_threads(
-    program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None
+    program: Callable[..., Any],
+    kernel: Kernel,
+    mover: Transport,
+    options: RunOptions,
+    director: Director | None,
+    judge: ReplicaJudge,
 ) -> Ran:
     world_size = len(kernel.run.ranks)
-    hazards = HazardWatch(world_size)
+    hazards = HazardWatch(world_size, kernel.handle)
 
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
@@ -210,23 +216,16 @@ def _as_threads(
     if director is not None:
         director.stage = place
         host.desk.read_by(director.read)
-    judges: list[ReplicaJudge] = []
-
-    def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
-        judges.append(ReplicaJudge(wrappers.peers))
-        return judges[0]
-
     backend = Backend(
-        host, make_judge=make_judge if options.check else None, poisons=options.poison, semantics=options.semantics
+        host, checks_replicas=options.check is not None, poisons=options.poison, semantics=options.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(place))
     return Ran(
-        (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
+        (*execution.findings(judge.findings()), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
         hazards.has_poisoned,
-        sum((judge.compared for judge in judges), Counter[str]()) if options.check else None,
     )
 
 

@@ -21,6 +21,7 @@ from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.terms import Terms
+from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.run_options import Ran, RunOptions
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.transport.transport import Transport
@@ -62,7 +63,9 @@ class ProcessRanks:
         """How many there are, where the program has started them itself."""
         return None if self._launch is None else len(self._launch.children)
 
-    def run(self, kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None) -> Ran:
+    def run(
+        self, kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None, judge: ReplicaJudge
+    ) -> Ran:
         """Run them to their ends."""
         launch = self._launch
         terms = self._terms(kernel, options, director)
@@ -77,17 +80,14 @@ class ProcessRanks:
             execution.run()
         finally:
             terms.announcement.close()
-        findings = execution.findings()
+        findings = execution.findings(judge.findings())
         if launch is not None and execution.went_through:
             raised = launch.end_well(kernel.run.budget.seconds)
             if raised is not None and not execution.errors():
                 findings = (*outcome.raised({0: raised}), *findings)
         self._outsiders.check()
         has_failed = combine(findings) is not Verdict.PASS
-        compared = execution.compared if options.check else None
-        return Ran(
-            findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, compared
-        )
+        return Ran(findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned)
 
     def _terms(self, kernel: Kernel, options: RunOptions, director: Director | None) -> Terms:
         program, launch = self._program, self._launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -67,5 +66,3 @@ class Ran(NamedTuple):
     errors: dict[int, BaseException]
     has_poisoned: bool
     """It made a difference that `poison` was on."""
-    compared: Counter[str] | None
-    """How often replicas were compared, by group; None where nobody asked for it."""

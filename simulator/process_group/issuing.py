@@ -13,6 +13,7 @@ from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.attribution.tensor_names import NAMED
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, USER_ORIGIN, Call, Signature
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poisoned
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
@@ -107,7 +108,8 @@ class Issuer:
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
         if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_programs):
-            pending.names = self._origins.names_of(signature.operation, payload.inputs)
+            for name in self._origins.names_of(signature.operation, payload.inputs):
+                host.ask(Noticed(NoticedKind.NAMED, (call,), name))
         else:
             self._origins.user_frame = None
         if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:

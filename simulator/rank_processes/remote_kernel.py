@@ -36,7 +36,6 @@ from ddpsim.simulator.rank_processes.messages import (
     Broke,
     CountTasks,
     GiveUpRequest,
-    LatestStep,
     Outcome,
     Post,
     Say,
@@ -121,11 +120,6 @@ class RemoteKernel:
         """Wait until the rank's program may begin, or leave at once."""
         self._heed(self._own_channel.receive())
 
-    def latest_step(self, group: str, wrapper: int) -> int:
-        """How far a wrapper is on the ranks whose calls tell."""
-        step: int = self._own_channel.exchange(LatestStep(group, wrapper)).number
-        return step
-
     # --- as the kernel does -------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
@@ -147,7 +141,7 @@ class RemoteKernel:
     def issue(self, handle: int, call: Call) -> Answer:
         """Post a call: what comes of it, its rank learns with a later answer."""
         parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._tell(Post(handle, call, parcel, self._open[handle].names))
+        self._tell(Post(handle, call, parcel))
         return GO_ON
 
     def watch(self, handle: int) -> bool:
