@@ -9,7 +9,7 @@ from weakref import ref
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.hazards import NoticedKind
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, numbers_in
 from ddpsim.simulator.runtime.host import Pending
 
@@ -28,8 +28,9 @@ class _Numbered:
 class EarlyReads:
     """Those of the ranks of this process in one execution."""
 
-    def __init__(self, world_size: int, notice: Callable[[NoticedKind, Call, str], None]) -> None:
-        self._notice = notice
+    def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
+        """`ask` hands a request to the kernel."""
+        self._ask = ask
         self.has_poisoned = False
         """Tensors of some call were poisoned."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
@@ -76,4 +77,4 @@ class EarlyReads:
             numbered = self._short.get(rank) if number == UNKNOWN else self._numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
-                self._notice(NoticedKind.READ, numbered.call, where)
+                self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))

@@ -141,7 +141,7 @@ class HazardWatch:
         self._ask = ask
         self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
         """The user's calls, and communication hooks', that were not waited for yet, by rank and handle."""
-        self._reads = EarlyReads(world_size, self._notice)
+        self._reads = EarlyReads(world_size, ask)
         self.listeners: list[Callable[[Pending], None]] = []
         """Called with each of the user's calls."""
 
@@ -232,8 +232,8 @@ class HazardWatch:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _notice(self, kind: NoticedKind, call: Call, detail: Any = None) -> None:
-        self._ask(Noticed(kind, (call,), detail))
+    def _notice(self, kind: NoticedKind, call: Call) -> None:
+        self._ask(Noticed(kind, (call,)))
 
     def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
         """Calls in flight may read what they have in common; none may write it, but for greetings of a pipeline.
