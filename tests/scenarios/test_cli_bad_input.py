@@ -36,7 +36,7 @@ BAD = {
     "run send-sent": "scenario is 'send-sent', expected ...: did you mean 'send-send'?",
     "run send-send --engine tensor": f"engine is 'tensor', {ENGINES}",
     "run send-send --policy fair": f"policy is 'fair', {RUNNING_ONES}",
-    "replay send-send": "send-send has no schedule of its own, expected a TOKEN: take the one of its report",
+    "replay send-send": "send-send has no schedule of its own: give the TOKEN from its report",
     f"replay send-send --engine both {TOKEN}": "engine is 'both', expected 'torch' or 'ddp': give one of these",
     "replay send-send hello": "replay token 'hello' is not whole, expected something like ...: copy ...",
     "zoo --policy fair": f"policy is 'fair', {RUNNING_ONES}",
