@@ -11,7 +11,7 @@ from ddpsim.simulator.policies.named import EXPLORING, RUNNING
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "s1:0:e2f90957"
 ENGINES = "expected one of torch, ddp, both: give one of these names"
-TIME = "expected more than 0 and a number: say how long to fuzz"
+TIME = "expected a number above 0: say how long to fuzz"
 RUNNING_ONES = f"expected one of {', '.join(RUNNING)}: ..."
 
 BAD = {
@@ -82,7 +82,7 @@ BAD = {
         "policy is 'random', beside a replay token, which is a schedule already: leave one of them out"
     ),
     "shrink send-send -o least.txt": (
-        "output is 'least.txt', expected a name that ends in .toml: `ddpsim run` knows it by that"
+        "output is 'least.txt', expected a name that ends in .toml, so that `ddpsim run` reads it"
     ),
     "shrink send-send --seconds 0": "Budget(seconds=0.0), expected more than 0",
     "shrink send-send --world-size 1": "world size is 1, send-send expects 2 or more: give it more ranks",
