@@ -56,7 +56,7 @@ def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str]
     try:
         write_whole(path, text.encode())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): name a file that can be") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
     result = simulate(runpy.run_path(str(path))[function], program.world_size)
     first = next(iter(result.findings), None)
     expected = CLEAN if first is None else finds(first.code, first.ranks)
