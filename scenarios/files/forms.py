@@ -33,7 +33,7 @@ from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, Option, Run
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
 _LARGEST_SEED = 10**12
-"""All batches' seeds are derived from this number, and stay below 2**63."""
+"""The largest seed: the seeds of batches, which are derived from it, stay below 2**63."""
 
 
 class Dtype(str, Enum):
@@ -168,7 +168,7 @@ class TrainingForm(
     rows: _Rows | tuple[_Rows, ...] = 4
     seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0
     dtype: Dtype = Dtype.FLOAT32
-    join: Annotated[bool | JoinTerms, Meta(extra={"expected": "true, false, or a table"})] = False
+    join: Annotated[bool | JoinTerms, Meta(extra={"expected": "a table, or true or false"})] = False
     optimizer: OptimizerName | OptimizerChoice = OptimizerChoice()
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False

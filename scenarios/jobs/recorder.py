@@ -22,7 +22,7 @@ _READER = "_dump_fr_trace"
 
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
 _DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
-"""torch's dtype names for the recorder's C++ names; others are shown unchanged."""
+"""torch's dtype names by the recorder's C++ names; others are shown unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ LONGEST_SECONDS = 1200.0
 _OF_A_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|TORCH_)|(?:RANK|WORLD_SIZE|OMP_NUM_THREADS)$"
 )
-"""Prefixes of environment variables that torch's launcher or ddpsim sets."""
+"""The environment variables that torch's launcher or ddpsim sets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,12 +205,12 @@ def test_files_of_another_engine_are_not_tried(tmp_path):
 def test_a_corpus_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "corpus"
     path.write_text("")
-    with pytest.raises(UsageError, match=r"^corpus is '.*corpus', which is no folder, expected one or a new name: "):
+    with pytest.raises(UsageError, match=r"^corpus '.*corpus' is not a folder: give a folder or a new name"):
         run_campaign(PROGRAMS, corpus=path)
 
 
 def test_a_corpus_that_cannot_be_written_is_told_before_anything_is_run(tmp_path):
     (tmp_path / "file").write_text("")
     folder = str(tmp_path / "file" / "corpus")
-    with pytest.raises(UsageError, match=f"^corpus is {folder!r}, which cannot be made, expected a folder that can: "):
+    with pytest.raises(UsageError, match=f"^corpus {folder!r} cannot be created: give another folder"):
         run_campaign(PROGRAMS, corpus=tmp_path / "file" / "corpus")

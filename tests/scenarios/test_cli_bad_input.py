@@ -73,7 +73,7 @@ BAD = {
     "fuzz --world-size 3": "found --world-size without NAME...",
     "fuzz examples/hang.py:train --world-size 0": "world size is 0...",
     "fuzz no-such-scenario": "scenario is 'no-such-scenario', expected a name in `ddpsim list`...",
-    "fuzz --corpus README.md": "corpus is 'README.md', which is no folder, expected one or a new name...",
+    "fuzz --corpus README.md": "corpus 'README.md' is not a folder: give a folder or a new name...",
     "shrink join-baseline": (
         "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the schedule "
         "that it fails under"

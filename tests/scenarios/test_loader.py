@@ -269,14 +269,14 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
     assert len(folder) == 1
     assert folder["fine-one"].summary == "fine"
     [problem] = folder.broken
-    assert re.search(r"bad_one.toml:1 is no TOML", problem)
+    assert re.search(r"bad_one.toml:1 is not TOML", problem)
     for name in ("bad-one", "nothing", "fine-one-repaired"):
         assert name not in folder
 
 
 def test_a_name_whose_file_cannot_be_loaded_says_why(folder, monkeypatch):
     monkeypatch.setattr("ddpsim.scenarios.files.loader.registry", folder)
-    with pytest.raises(UsageError, match=r"bad_one\.toml:1 is no TOML"):
+    with pytest.raises(UsageError, match=r"bad_one\.toml:1 is not TOML"):
         load("bad-one")
 
 

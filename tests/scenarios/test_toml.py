@@ -184,10 +184,11 @@ def found(text):
 WRONG = {
     **{text: (text, f"{found(text)}, expected {expected}") for text, expected in NOT_EXPECTED.items()},
     "not toml": ("world_size = \n", ":1 is not TOML (Invalid value (at line 1, column 14)), expected lines like"),
-    "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
+    "no summary": ("seed = 1", ": summary is missing: add `summary = "),
     "unknown key": (
         "wordl_size = 3",
-        ":2: wordl_size is not a known key, expected one of accumulation, activation_checkpointing, alike, average_buffers, ",
+        ":2: wordl_size is not a known key, expected one of accumulation, activation_checkpointing, alike, "
+        "average_buffers, ",
     ),
     "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
     "contradiction": (
