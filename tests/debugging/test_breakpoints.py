@@ -103,11 +103,11 @@ SESSIONS = {
     "raises": (["p 1 / 0", "p total", "c"], ["*** ZeroDivisionError: division by zero\n(rank 2) p total\ntensor(2)"]),
     "communicates": (
         ["dist.barrier()", "p total", "c"],
-        ["*** what was typed in a debugger communicates", "tensor(2)"],
+        ["*** cannot communicate or wait in a debugger command", "tensor(2)"],
     ),
     "communicates elsewhere": (
         ["rank 0", "dist.all_reduce(total)", "p rank", "c"],
-        ["*** what was typed in a debugger communicates", "(rank 0) p rank\n0\n"],
+        ["*** cannot communicate or wait in a debugger command", "(rank 0) p rank\n0\n"],
     ),
     "no such rank": (["rank 9", "c"], ["*** there is no rank 9, expected 0 to 3\n(rank 2)"]),
     "not a rank": (["rank two", "c"], ["*** rank is 'two', expected a number, as in `rank 0`"]),
@@ -245,7 +245,7 @@ def test_nobody_is_there_to_type(isolation, monkeypatch, tmp_path):
     with open(tmp_path / "typed") as typed_before, open(tmp_path / "said", "w") as said:
         monkeypatch.setattr(sys, "stdin", typed_before)
         monkeypatch.setattr(sys, "stdout", said)
-        with pytest.raises(UsageError, match=r"^a debugger waits for a command, and standard input is at its end and"):
+        with pytest.raises(UsageError, match=r"^the debugger needs a terminal, and standard input is at its end"):
             simulate(adds_up, 4, isolation=isolation)
     assert "rank 3  can run" in (tmp_path / "said").read_text()
 

@@ -138,11 +138,11 @@ SESSIONS = {
         ["switch 0", "q"],
         ['*** rank 0 waits in barrier #0  group "default" and cannot run'],
     ),
-    "switch to one that has ended": (["--finding", *HANGS], ["switch 1", "q"], ["*** rank 1 has ended, expected one"]),
+    "switch to one that has ended": (["--finding", *HANGS], ["switch 1", "q"], ["*** rank 1 has ended and cannot run"]),
     "switch to nobody": (
         HANGS,
         ["switch 9", "switch x", "q"],
-        ["*** rank is '9', expected one", "*** rank is 'x', exp"],
+        ["*** rank is '9', expected 0 to", "*** rank is 'x', exp"],
     ),
     "a file that is there": (
         FUNCTION,
