@@ -1,4 +1,4 @@
-"""The wait-for graph in Graphviz' language: who waits for whom, and in what; a cycle in red."""
+"""Renders the wait-for graph in the language of Graphviz: which ranks wait for which, in which call; a cycle is red."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, is_mismatch,
 from ddpsim.reports.printable import printable
 
 _LONGEST = 100
-"""Characters of a label; a name may have any number."""
+"""Characters of a label; the rest is cut."""
 _CULPRIT, _CYCLE = "#c62828", "#c62828"
 
 
 def to_dot(document: Document) -> bytes:
-    """The wait-for graphs of the document's runs as one graph in UTF-8, each run with waiters in a box of its own."""
+    """Render the wait-for graphs of the document's runs as one graph in UTF-8; each of several runs has a box."""
     lines = [
         "digraph waits {",
         '  graph [rankdir=LR, fontname="sans-serif", labeljust=l, charset="UTF-8"]',
@@ -31,7 +31,7 @@ def to_dot(document: Document) -> bytes:
 
 
 def _no_graph(document: Document) -> str:
-    """Why there is none."""
+    """Return the reason why there is no wait-for graph."""
     if not any(run.events for run in document.runs):
         return "there is no trace, so nobody knows who waited for whom"
     if any(map(is_mismatch, document.runs)):
@@ -71,7 +71,7 @@ def _edge(edge: Edge) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """A label that shows just these lines: quotes, escapes and entities of the language stay text."""
+    """Return a quoted label with these lines; quotes, backslashes and entities in them are escaped."""
     shown = (printable(line) for line in lines if line)
     cut = (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}" for line in shown)
     escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in cut)

@@ -1,4 +1,4 @@
-"""Plain values as UTF-8 JSON."""
+"""Encodes plain values as UTF-8 JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 def encoded(value: object) -> bytes:
-    """The value as UTF-8 JSON; half a character, as Python puts it into a file name that is no text, becomes "?"."""
+    """Encode the value as UTF-8 JSON; a lone surrogate, as in a file name that is not UTF-8, becomes "?"."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

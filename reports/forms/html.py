@@ -1,7 +1,7 @@
-"""The report as one HTML file, which needs nothing beside itself: the lanes of each run and what was found.
+"""Renders the report as one HTML file that needs no other file: the lanes of each run and what was found.
 
-Texts stand in the page itself; what is drawn is data for the scripts in assets (`view`). It is drawn as SVG, for the
-columns in view only: a click, a key and a test then meet elements, and 64,000 events cost no more than 600.
+Texts are in the page itself. The scripts in assets draw the lanes from data (`page_data`), as SVG and only for the
+visible columns. So a click, a key or a test finds elements, and 64,000 events cost no more than 600.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCRIPTS = (
 
 
 def to_html(document: Document) -> bytes:
-    """The document as a page in UTF-8."""
+    """Render the document as a page in UTF-8."""
     texts = Texts()
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
@@ -66,7 +66,7 @@ def to_html(document: Document) -> bytes:
 
 
 def _in_order(document: Document) -> list[tuple[int, Run]]:
-    """The runs with their indices; of an exploration the one that failed comes first."""
+    """Return the runs with their indices; the failing run of an exploration is first."""
     runs = list(enumerate(document.runs))
     failing = document.exploration.failing if document.exploration is not None else None
     return sorted(runs, key=lambda each: each[0] != failing)

@@ -1,4 +1,4 @@
-"""The document as JSON, and back. `schema` is its JSON Schema, published as assets/document.schema.json."""
+"""Writes a document as JSON and reads it. `schema` is its JSON Schema, published as assets/document.schema.json."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ddpsim.simulator.wording import Line
 Decoded = TypeVar("Decoded")
 
 LARGEST_BYTES = 1 << 28
-"""Of a file. A larger one, with millions of events, is none that people read."""
+"""The largest file that is read; a larger one has millions of events, too many for a reader."""
 
 
 def to_json(document: Document) -> bytes:
-    """The document as UTF-8 JSON."""
+    """Write the document as UTF-8 JSON."""
     return encoded(document)
 
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:
-    """The document in JSON that `to_json` wrote. Raises ReportError for anything else; `name` is what it calls it."""
+    """Read JSON that `to_json` wrote. Raises ReportError for anything else, with `name` in its message."""
     version = _decoded(data, _Versioned, name).version
     if version != VERSION:
         raise ReportError(
@@ -41,8 +41,8 @@ def from_json(data: bytes, *, name: str = "the file") -> Document:
 
 
 def read(path: Path) -> Document:
-    """The document in a file. Raises ReportError if there is none that can be read."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would wait for who writes into it
+    """Read the document in a file. Raises ReportError if the file cannot be read or has no document."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
         raise ReportError(f"{path} is no file, expected a result.json that --report wrote: name that")
     try:
         with path.open("rb") as file:
@@ -59,7 +59,7 @@ def read(path: Path) -> Document:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of what `to_json` writes."""
+    """Return the JSON Schema (draft 2020-12) of what `to_json` writes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"A ddpsim report, version {VERSION}"}
     made = head | msgspec.json.schema(Document)
     parts = made["$defs"]
@@ -74,7 +74,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as it is published."""
+    """Return the text of the published schema."""
     return msgspec.json.format(json.dumps(schema()), indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What the page opens with: what each finding says, and the lines of the program that it speaks of."""
+"""The findings at the top of a run on the HTML page, each with the lines of the program that it is about."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddpsim.reports.layout.places import Place, places_of
 
 _MOST_PLACES = 6
 _MOST_OTHERS = 12
-"""Findings beside the leading one whose lines are shown; the text has all."""
+"""The number of findings that are shown after the first; the text has all."""
 _MOST_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPlace:
-    """A place with its source."""
+    """A line of the program with its source."""
 
     place: Place
     site: Site
@@ -27,26 +27,26 @@ class ShownPlace:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A finding as it is shown; lines of the program that an earlier one has shown are not shown again."""
+    """A finding on the page, without the lines of the program that an earlier card shows."""
 
     finding: Finding
     places: tuple[ShownPlace, ...]
     places_left_out: int
     values: tuple[str, ...]
-    """Of replicas that differ, what each rank has."""
+    """If replicas differ, the value of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The findings of a run, the leading one first."""
+    """The findings of a run on the page, the most important first."""
 
     cards: tuple[Card, ...]
     left_out: int
-    """Further findings, which are in the text."""
+    """The number of findings that are only in the text."""
 
 
 def opening_of(run: Run) -> Opening:
-    """What the section of a run opens with."""
+    """Return the cards at the top of a run's section."""
     shown = run.findings[: _MOST_OTHERS + 1]
     told: set[int | None] = set()
     cards = []
@@ -70,7 +70,7 @@ def _shown(run: Run, place: Place) -> ShownPlace:
 
 
 def _values(finding: Finding) -> Iterator[str]:
-    """The rows of a divergence: nothing of the lanes shows which rank has which value."""
+    """Yield the rows of values of a divergence, since lanes do not show which rank has which value."""
     if finding.code.startswith("divergence."):
         rows = [line.strip() for line in finding.text.splitlines() if line.startswith(("  rank ", "  ranks "))]
         yield from rows[:_MOST_VALUES]

@@ -1,4 +1,4 @@
-"""Whether what a document refers to by index is there: a file that was edited by hand may say anything."""
+"""Checks that the indices in a document refer to existing rows, since a file may have been edited by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.events import EventKind
 
 
 def first_broken(document: Document) -> str:
-    """The first reference that leads nowhere, as "runs[0].events[3] names call 7 of 5"; "" if there is none."""
+    """Return the first invalid reference, such as "runs[0].events[3] names call 7 of 5"; "" if all are valid."""
     if not document.runs and document.exploration is None:
         return "it has no run"
     for index, run in enumerate(document.runs):

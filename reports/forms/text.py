@@ -1,4 +1,4 @@
-"""A document as text: what a terminal shows, and report.txt."""
+"""Renders a document as text, for a terminal and for report.txt."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ddpsim.reports.forms.parting import mark_text, marked_events, parting_lines
 from ddpsim.reports.printable import printable, printable_lines
 
 WIDTH = 100
-"""Of report.txt."""
+"""Columns of report.txt."""
 
 
 def to_text(document: Document) -> bytes:
-    """The document as UTF-8 text without colours."""
+    """Render the document as UTF-8 text without colours."""
     return f"{text_of(document, WIDTH).plain}\n".encode()
 
 
 def text_of(document: Document, width: int) -> Text:
-    """The document as lines with colours; the lanes are no wider than that, the diagnosis is as wide as it is."""
+    """Render the document as lines with colours. Lanes have at most `width` columns; the diagnosis is not wrapped."""
     return Text("\n\n").join(_parts(document, width))
 
 

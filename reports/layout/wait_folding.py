@@ -1,7 +1,7 @@
-"""A wait-for graph of any size as one that a picture has room for: what matters stays, the rest is folded.
+"""Reduces a large wait-for graph to one that fits a picture: the important nodes are kept, the others are folded.
 
-What matters are the cycle, or its two ends if it is long, the culprits, and who stands directly beside them. A folded
-node stands for several: for a stretch of the cycle, or for all the others that ended in the same way.
+Important are the cycle (its two ends if it is long), the culprits, and the direct neighbours of both. A folded node
+replaces several: a part of the cycle, or all other nodes that ended in the same way.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from ddpsim.reports.document import End
 from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph
 
 LARGEST = 24
-"""Nodes of a picture that one can still read."""
+"""The largest number of nodes in a readable picture."""
 
 _KEPT = 10
-"""Nodes that stay, of a graph that is folded. Between those of a cycle are four stretches at most, and beside it there
-are as many folded nodes as ends and colours, ten: that makes 24."""
+"""Nodes that are kept. With at most four folded parts of the cycle, and ten folded nodes outside of it (five ends,
+blamed or not), that is 24."""
 _FIRST, _LAST = 4, 3
-"""Nodes that stay at the ends of a long cycle: with the stretch between them eight, which one sees at a glance."""
+"""Nodes that are kept at the ends of a long cycle: with the folded node between them, eight."""
 
 
 def folded(graph: WaitGraph) -> WaitGraph:
-    """The graph itself, if a picture has room for it; else one of at most `LARGEST` nodes, in which everybody is."""
+    """Return the graph itself, or, if it is too large, a graph of at most `LARGEST` nodes that includes all ranks."""
     if len(graph.nodes) <= LARGEST:
         return graph
     kept = _kept(graph)
@@ -31,7 +31,7 @@ def folded(graph: WaitGraph) -> WaitGraph:
 
 
 def _kept(graph: WaitGraph) -> set[int]:
-    """The nodes that stay. At most half of those outside the cycle are culprits: one should see who waits for them."""
+    """Return the kept nodes. At most half of those outside the cycle are culprits, to leave room for waiting ranks."""
     cycle = graph.cycle
     kept = list(cycle if len(cycle) <= _FIRST + 1 + _LAST else (*cycle[:_FIRST], *cycle[-_LAST:]))
     beside = _beside(graph)
@@ -42,7 +42,7 @@ def _kept(graph: WaitGraph) -> set[int]:
 
 
 def _striking(graph: WaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
-    """The culprits, but of a cycle that is all to blame; if there are neither, who is joined with most others."""
+    """Return the culprits, without the cycle if all of it is to blame; without both, the node with most edges."""
     culprits = {index for index, node in enumerate(graph.nodes) if node.is_culprit}
     if not culprits and not graph.cycle:
         return {max(range(len(beside)), key=lambda node: len(beside[node]))}
@@ -50,7 +50,7 @@ def _striking(graph: WaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
 
 
 def _beside(graph: WaitGraph) -> list[list[int]]:
-    """For each node, those that wait for it, or that it waits for."""
+    """Return for each node its neighbours: those that wait for it, or that it waits for."""
     beside: list[list[int]] = [[] for _ in graph.nodes]
     for edge in graph.edges:
         beside[edge.source].append(edge.target)
@@ -59,7 +59,7 @@ def _beside(graph: WaitGraph) -> list[list[int]]:
 
 
 def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
-    """What lies between nodes of the cycle that stay."""
+    """Return the parts of the cycle between kept nodes."""
     found: list[list[int]] = [[]]
     for node in cycle:
         if node not in kept:
@@ -70,7 +70,7 @@ def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
 
 
 def _others(graph: WaitGraph, kept: set[int]) -> list[list[int]]:
-    """Everybody else, by how they ended, and by whether they are to blame."""
+    """Return the other nodes, grouped by how they ended and by whether they are to blame."""
     found: dict[tuple[End, bool], list[int]] = {}
     shown = kept.union(graph.cycle)
     for index, node in enumerate(graph.nodes):
@@ -80,7 +80,7 @@ def _others(graph: WaitGraph, kept: set[int]) -> list[list[int]]:
 
 
 def _merged(graph: WaitGraph, groups: Sequence[Sequence[int]]) -> WaitGraph:
-    """The graph with each group of nodes as one."""
+    """Return the graph with each group of nodes merged into one."""
     number_of = {node: number for number, group in enumerate(groups) for node in group}
     edges: dict[tuple[int, int], list[Edge]] = {}
     for edge in graph.edges:
@@ -100,7 +100,7 @@ def _node(nodes: Sequence[Node]) -> Node:
 
 
 def _edge(source: int, target: int, edges: Iterable[Edge]) -> Edge:
-    """These edges as one; of the cycle, it says what that of the cycle says."""
+    """Merge edges into one. If one of them is in the cycle, the label is that of the cycle's edge."""
     edges = list(edges)
     said = [edge for edge in edges if edge.in_cycle] or edges
     labels = {edge.label for edge in said}

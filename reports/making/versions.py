@@ -1,4 +1,4 @@
-"""What a run ran on: versions by name, as far as they are installed, without importing any of them."""
+"""Versions of what a run used, without importing it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def environment() -> dict[str, str]:
-    """Versions of ddpsim, torch and Python, and the platform."""
+    """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
     found = {"ddpsim": _version("ddpsim"), "torch": _version("torch"), "python": platform.python_version()}
     return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
 
