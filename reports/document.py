@@ -233,7 +233,7 @@ class Run:
         return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed(each))
 
     def blamed(self, finding: Finding) -> tuple[int, ...]:
-        """Return the ranks that a finding blames; () if it names all ranks of a disagreement, so none is known to be wrong."""
+        """Return the ranks that a finding blames; () if it names all ranks and any of them may be wrong."""
         if self.has_sides(finding):
             return ()
         is_of_all = finding.code.startswith("divergence.") and len(finding.ranks) == self.world_size
@@ -250,7 +250,7 @@ class Run:
     def roots(self) -> frozenset[int]:
         """Of the slots in which a rank is missing, those that cause the failure; the others are consequences.
 
-        A slot is a cause if a blamed rank is missing there. With a cycle of waits, a rank of the cycle must wait there, too.
+        A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
         If matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
         """
         blamed, open_ = self.culprits, self.awaited

@@ -17,7 +17,7 @@ VERBS: dict[EventKind, str] = {
     EventKind.ISSUE: "issues",
     EventKind.MATCH: "completes",
     EventKind.WAIT: "waits for",
-    EventKind.DONE: "goes on after",
+    EventKind.DONE: "continues after",
     EventKind.STORE: "store",
     EventKind.SLEEP: "sleeps",
     EventKind.FAULT: "fault",

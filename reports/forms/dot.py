@@ -33,10 +33,10 @@ def to_dot(document: Document) -> bytes:
 def _no_graph(document: Document) -> str:
     """Return the reason why there is no wait-for graph."""
     if not any(run.events for run in document.runs):
-        return "there is no trace, so nobody knows who waited for whom"
+        return "there is no trace, so it is unknown which ranks waited"
     if any(map(is_mismatch, document.runs)):
-        return "the calls that met differ, so nobody waited for one to come"
-    return "nobody waited for anybody"
+        return "matched calls differ, so no rank waited for a missing call"
+    return "no rank waited for another"
 
 
 def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:

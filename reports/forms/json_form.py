@@ -43,7 +43,7 @@ def from_json(data: bytes, *, name: str = "the file") -> Document:
 def read(path: Path) -> Document:
     """Read the document in a file. Raises ReportError if the file cannot be read or has no document."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
-        raise ReportError(f"{path} is no file, expected a result.json that --report wrote: name that")
+        raise ReportError(f"{path} is not a regular file, expected a result.json that --report wrote: give that file")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
@@ -53,7 +53,7 @@ def read(path: Path) -> Document:
         ) from None
     if len(data) > LARGEST_BYTES:
         raise ReportError(
-            f"{path} has more than {LARGEST_BYTES >> 20} MiB, which no reader could show: report a shorter run"
+            f"{path} has more than {LARGEST_BYTES >> 20} MiB, the limit of a report: report a shorter run"
         )
     return from_json(data, name=str(path))
 
@@ -89,7 +89,7 @@ def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
         raise _no_report(name, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(
-            f"{name} is not whole JSON ({error}), expected a result.json that --report wrote: write it again"
+            f"{name} is not valid JSON ({error}), expected a result.json that --report wrote: write it again"
         ) from None
     except RecursionError:
         raise _no_report(name, "it is nested too deeply") from None
@@ -97,5 +97,5 @@ def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
 
 def _no_report(name: str, why: str) -> ReportError:
     return ReportError(
-        f"{name} is no report of ddpsim ({why}), expected a result.json that --report wrote: check the path"
+        f"{name} is not a ddpsim report ({why}), expected a result.json that --report wrote: check the path"
     )

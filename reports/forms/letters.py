@@ -55,6 +55,6 @@ def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[s
         if letter in seen or letter.lower() in seen:
             entries.append(f"{letter} {'others' if letter == OTHER else ', '.join(named)}")
     if any(letter.islower() for letter in seen):
-        entries.append("small: by a joined rank, to keep the others going")
-    words = {LATE: "waits for others", WAITS: "waits for good", MISSING: "never came", ODD: "differs"}
+        entries.append("small: made by join() on a joined rank")
+    words = {LATE: "waits for others", WAITS: "waits forever", MISSING: "never came", ODD: "differs"}
     return entries + [f"{sign} {text}" for sign, text in words.items() if sign in seen]

@@ -179,7 +179,7 @@ def _label_width(rows: Sequence[_Row], width: int) -> int:
 
 def _head(columns: int, first: int, room: int) -> Text:
     cut = f", the last {room} of {columns} columns" if first else ""
-    return Text(f"lanes  calls that met stand under each other{cut}", "bold")
+    return Text(f"lanes  matched calls are in one column{cut}", "bold")
 
 
 def _line(row: _Row, first: int, room: int, label_width: int) -> Text:

@@ -14,7 +14,7 @@ _FOLLOWING = 3
 """The number of later events that are shown."""
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
-HERE = "here they part"
+HERE = "runs diverge here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def parting_lines(document: Document) -> list[str]:
 
 
 def _difference_head(chosen: Chosen) -> str:
-    after = f", after {chosen.first - 1:,} that are the same" if chosen.first > 1 else ""
+    after = f", after {chosen.first - 1:,} equal choices" if chosen.first > 1 else ""
     return f"what differs  choice {chosen.first:,} at step {chosen.step:,}{after}"
 
 

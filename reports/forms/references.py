@@ -35,7 +35,7 @@ def _in_run(run: Run) -> Iterator[str]:
     told = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
     for index, slot in enumerate(run.slots):
         if slot.state == "mismatched" and index not in told:
-            yield f"slots[{index}] is mismatched, which no finding tells"
+            yield f"slots[{index}] is mismatched, but no finding is about it"
         yield from _outside(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
         yield from _outside(f"slots[{index}]", "rank", slot.missing, ranks)
         yield from (
@@ -63,7 +63,7 @@ def _in_exploration(exploration: Exploration, runs: tuple[Run, ...]) -> Iterator
         return
     for run, event in ((exploration.failing, difference.failing), (exploration.passing, difference.passing)):
         if run is None:
-            yield "exploration.difference compares runs that are not there"
+            yield "exploration.difference compares runs that do not exist"
             return
         yield from _outside("exploration.difference", "event", [event], len(runs[run].events))
 

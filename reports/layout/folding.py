@@ -75,4 +75,4 @@ def _fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:
         if run.events[event].kind is EventKind.STEP and run.events[event].text.isdecimal()
     ]
     what = f"steps {min(steps)} to {max(steps)}" if len(set(steps)) > 1 else f"{last - first + 1} columns"
-    return Fold(first, last, what, "alike on all ranks" if shared else "all calls met")
+    return Fold(first, last, what, "the same on all ranks" if shared else "all calls matched")

@@ -57,7 +57,7 @@ class Item(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An event that is no call: a step, a store operation, a note, the end of a rank. Several of a kind may share a mark."""
+    """An event that is no call: a step, a store operation, a note, the end of a rank. Equal kinds may share a mark."""
 
     events: tuple[int, ...]
     lane: int

@@ -63,5 +63,5 @@ def _words(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
     if aspect is _origin and is_plain:
         return {call: call.purpose for call in calls}
-    texts = {call: aspect(call) or "the program's own" for call in calls}
+    texts = {call: aspect(call) or "the program itself" for call in calls}
     return {call: f"{text} {call.purpose}".rstrip() if aspect is _ASPECTS[0] else text for call, text in texts.items()}

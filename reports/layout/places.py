@@ -88,7 +88,7 @@ def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> I
     rest: dict[str, list[Who]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
         rest.setdefault(role, []).extend(who)
-    yield from (Presence(role, _named(run, who), "likewise, in calls of their own") for role, who in rest.items())
+    yield from (Presence(role, _named(run, who), "the same, in other calls") for role, who in rest.items())
 
 
 def _weight(role: str) -> int:

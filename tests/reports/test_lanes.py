@@ -206,7 +206,7 @@ def test_how_threads_ended():
     [
         (call(0, "broadcast"), call(0), "broadcast", "all_reduce"),
         (replace(call(0), signature="SUM float32[3]"), call(0), "SUM float32[3]", "SUM float32[2]"),
-        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program's own"),
+        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program itself"),
     ],
 )
 def test_the_odd_call_says_what_is_different(mine, others, word, beside):

@@ -140,7 +140,7 @@ def test_how_each_rank_ended_and_only_who_waits_waits_for_good(run, states):
     lanes = lanes_of(run)
     for_good = sorted(lanes.lanes[bar.lane].who for bar in lanes.bars if bar.end is None)
     assert for_good == sorted(each.who for each in run.waiting)
-    assert ("waits for good" in to_text(Document("t", (run,))).decode()) == bool(waiting)
+    assert ("waits forever" in to_text(Document("t", (run,))).decode()) == bool(waiting)
 
 
 def test_what_ranks_raised_and_wait_for():

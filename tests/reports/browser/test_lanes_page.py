@@ -68,10 +68,10 @@ def test_who_only_waits_is_not_as_red_as_who_is_missing(open_report):
 
 
 LEGENDS = {
-    RING: ["collective", "new group", "never matched, missing", "waits for good"],
+    RING: ["collective", "new group", "never matched, missing", "waits forever"],
     ODD: [
         *("collective (b0: bucket 0)", "with a root", "barrier", "optimizer step"),
-        *("differs from the others", "the others it met", "waits for good"),
+        *("differs from the others", "the other calls of its slot", "waits forever"),
     ],
 }
 
@@ -93,7 +93,7 @@ def test_a_thread_has_a_lane_of_its_own(open_report):
     report = open_report(document(THREADS))
     labels = [text.removesuffix(text[len(text) // 2 :]) for text in report.texts(".drawing .label")]
     assert labels[:4] == ["rank 0", "\N{BOX DRAWINGS LIGHT UP AND RIGHT} reporter", "rank 1", labels[1]]
-    assert "note, such as who joined, or a thread that began" in report.texts(".legend span")
+    assert "note, such as a rank that joined or a thread that began" in report.texts(".legend span")
 
 
 DASHES = "all => all.map(each => getComputedStyle(each).strokeDasharray)"
@@ -108,7 +108,7 @@ def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_run):
     assert [behind["x"] > before["x"], behind["y"] < before["y"]] == [True, True]
     assert report.count(".waits .wait.in-cycle") == 8 == report.count(".waits .wait")
     assert len(set(report.look(".waits .wait", "all => all.map(each => getComputedStyle(each).stroke)"))) == 1
-    assert report.texts(".waits figcaption") == ["A dashed pile stands for several; ddpsim report --dot draws all 64."]
+    assert report.texts(".waits figcaption") == ["A dashed box is several nodes; ddpsim report --dot draws all 64."]
     figure, picture = report.box(".waits"), report.box(".waits svg")
     assert picture["height"] < figure["height"]  # all of it is in view: no scroll bar
     report = open_run(ring(24))

@@ -64,7 +64,7 @@ def test_the_whole_text_unfolds(open_report):
 
 def test_a_run_without_a_trace_says_so(open_report):
     report = open_report(without_trace())
-    assert report.texts(".no-trace") == ["There is no trace: nothing recorded what each rank did when."]
+    assert report.texts(".no-trace") == ["There is no trace: no record of what each rank did."]
     assert report.count(".drawing") == 0
     assert report.texts(".summary code") == ["deadlock.missing_rank"]
 
@@ -101,7 +101,7 @@ def test_the_choices_before_the_one_that_differs_open_with_one_click(open_report
         ["1 to 10", "0", "the default each time", ""],
         ["11", "11", "rank 2 runs", "ranks 0, 1"],
     ]
-    assert report.texts(".parting-word") == ["here they part, choice 17"] * 2
+    assert report.texts(".parting-word") == ["runs diverge here, choice 17"] * 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
