@@ -19,7 +19,7 @@ _CLOCK = "logical: the index of each event counts as one microsecond; virtual se
 _PROGRAM = "program"
 """The name of the track for waits and marks that belong to no group."""
 
-Entry = dict[str, Any]
+TraceEntry = dict[str, Any]
 """One of the format's trace events."""
 
 
@@ -42,7 +42,7 @@ class _Track(NamedTuple):
 
 def to_chrome_trace(document: Document) -> bytes:
     """Render the document as a Chrome trace in JSON. Each of several runs has its own processes."""
-    entries: list[Entry] = []
+    entries: list[TraceEntry] = []
     for number, run in enumerate(document.runs, start=1):
         title = run.name if len(document.runs) > 1 else ""
         entries += _RunEntries(run, number * _numbers_per_run(document), title).all()
@@ -74,7 +74,7 @@ class _RunEntries:
         self._thread_of: dict[int, int] = {}
         """The thread of each call, by the event that issued it."""
 
-    def all(self) -> Iterator[Entry]:
+    def all(self) -> Iterator[TraceEntry]:
         """Yield spans, instants and flows, then the names of tracks."""
         for span in spans_of(self._run):
             yield self._span(span)
@@ -85,12 +85,12 @@ class _RunEntries:
             yield from self._flow(index, slot)
         yield from self._names()
 
-    def _span(self, span: Span) -> Entry:
+    def _span(self, span: Span) -> TraceEntry:
         event = self._run.events[span.start]
         track = self._free(span, None if span.call is None else self._run.calls[span.call].group)
         if span.call is not None:
             self._thread_of[span.start] = track
-        entry: Entry = {
+        entry: TraceEntry = {
             "ph": "X",
             "ts": span.start,
             "dur": span.end - span.start,
@@ -100,7 +100,7 @@ class _RunEntries:
         }
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
-    def _told(self, span: Span, event: Event) -> Entry:
+    def _told(self, span: Span, event: Event) -> TraceEntry:
         """Return name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
@@ -133,7 +133,7 @@ class _RunEntries:
         """Return a thread number, unique among all ranks and above the process numbers, which name main threads."""
         return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
 
-    def _instant(self, index: int, event: Event) -> Entry:
+    def _instant(self, index: int, event: Event) -> TraceEntry:
         return {
             "ph": "i",
             "s": "t",
@@ -145,7 +145,7 @@ class _RunEntries:
             "args": {"step": event.step, "virtual_seconds": event.time},
         }
 
-    def _flow(self, index: int, slot: Slot) -> Iterator[Entry]:
+    def _flow(self, index: int, slot: Slot) -> Iterator[TraceEntry]:
         """Yield arrows between matched calls, in the order of their issue."""
         if slot.match is None or len(slot.issues) < 2:
             return
@@ -162,7 +162,7 @@ class _RunEntries:
                 **({"bp": "e"} if phase == "f" else {}),
             }
 
-    def _names(self) -> Iterator[Entry]:
+    def _names(self) -> Iterator[TraceEntry]:
         for rank in range(self._run.world_size):
             name = f"{self._title}: rank {rank}" if self._title else f"rank {rank}"
             yield _metadata("process_name", self._first + rank, 0, {"name": name})
@@ -174,5 +174,5 @@ class _RunEntries:
             yield _metadata("thread_sort_index", process, thread, {"sort_index": sort_index})
 
 
-def _metadata(name: str, process: int, thread: int, args: Entry) -> Entry:
+def _metadata(name: str, process: int, thread: int, args: TraceEntry) -> TraceEntry:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, is_mismatch, wait_graph_of
 from ddpsim.reports.printable import printable
 
 _LONGEST = 100
@@ -39,7 +39,7 @@ def _no_graph(document: Document) -> str:
     return "no rank waited for another"
 
 
-def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:
+def _cluster(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
     return [
         f"  subgraph cluster_{number} {{",
         f"    label={_quoted(run.name)}",
@@ -48,7 +48,7 @@ def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:
     ]
 
 
-def _body(number: int, graph: WaitGraph) -> Iterator[str]:
+def _body(number: int, graph: DrawnWaitGraph) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         yield f"  {_name(number, index)} [{_node(node)}]"
     for edge in graph.edges:
@@ -59,13 +59,13 @@ def _name(number: int, index: int) -> str:
     return f"run{number}_{index}"
 
 
-def _node(node: Node) -> str:
+def _node(node: WaitNode) -> str:
     ends = {"waiting": "waits", "unknown": ""}
     label = _quoted(node.label, ends.get(node.end, node.end))
     return f'label={label}, color="{_CULPRIT}", penwidth=2' if node.is_culprit else f"label={label}"
 
 
-def _edge(edge: Edge) -> str:
+def _edge(edge: WaitEdge) -> str:
     label = _quoted(edge.label, "one is enough" if edge.any_suffices else "")
     return f'label={label}, color="{_CYCLE}", penwidth=2' if edge.in_cycle else f"label={label}"
 

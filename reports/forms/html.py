@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.forms.legend import signs_of
-from ddpsim.reports.forms.opening import opening_of
+from ddpsim.reports.forms.finding_cards import finding_cards_of
+from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
+from ddpsim.reports.forms.html_legend import signs_of
 from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.parting import mark_text, marked_events, parting_of
-from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
+from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, page_data_of
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of
@@ -45,7 +45,7 @@ def to_html(document: Document) -> bytes:
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
-        view_of(run, lanes, texts, marked=marked.get(index))
+        page_data_of(run, lanes, texts, marked=marked.get(index))
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
@@ -55,8 +55,8 @@ def to_html(document: Document) -> bytes:
         "document": document,
         "runs": _in_order(document),
         "shown": shown,
-        "parting": parting_of(document),
-        "openings": [opening_of(run) for run in document.runs],
+        "difference": first_difference_of(document),
+        "cards": [finding_cards_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": signs_of,

@@ -20,7 +20,7 @@ _TAGS = {"failed": "failure", "unknown": "error", "not run": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class JunitCase:
     """A test case: what a CI system shows of one run."""
 
     name: str
@@ -49,7 +49,7 @@ def to_junit(document: Document) -> bytes:
     return junit_of(cases_of(document), name=document.title)
 
 
-def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
+def cases_of(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
     """Return a case for each run, or one case for an exploration, whose runs are only examples."""
     explored = document.exploration
     if explored is None:
@@ -60,10 +60,10 @@ def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
     return [_case(explored, explored.program, failing, explored.seconds, suite, text)]
 
 
-def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> Case:
+def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> JunitCase:
     leading = run.leading if run else None
     summary = judged.extent if isinstance(judged, Exploration) else leading.summary if leading else judged.verdict.value
-    return Case(
+    return JunitCase(
         name=name,
         suite=suite,
         state=state_of(judged.verdict, judged.is_expected),
@@ -75,7 +75,7 @@ def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float,
     )
 
 
-def junit_of(cases: Sequence[Case], *, name: str) -> bytes:
+def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
     """Render the cases as one suite."""
     states = [case.state for case in cases]
     suite = ElementTree.Element(
@@ -95,7 +95,7 @@ def junit_of(cases: Sequence[Case], *, name: str) -> bytes:
     return b"%s\n" % ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _add(suite: ElementTree.Element, case: Case) -> None:
+def _add(suite: ElementTree.Element, case: JunitCase) -> None:
     element = ElementTree.SubElement(
         suite, "testcase", classname=_allowed(case.suite), name=_allowed(case.name), time=_seconds(case.seconds)
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from ddpsim.reports.document import End, Run
-from ddpsim.reports.forms.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from ddpsim.reports.forms.call_letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
 from ddpsim.reports.printable import printable
 from ddpsim.simulator.wording import rank_list

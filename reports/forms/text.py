@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from ddpsim.reports.document import Document, Exploration, Run
+from ddpsim.reports.forms.first_difference import difference_lines, mark_text, marked_events
 from ddpsim.reports.forms.highlight import STYLES
 from ddpsim.reports.forms.narrow_lanes import Marked, narrow_lanes
-from ddpsim.reports.forms.parting import mark_text, marked_events, parting_lines
 from ddpsim.reports.printable import printable, printable_lines
 
 WIDTH = 100
@@ -30,8 +30,8 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
     exploration = document.exploration
     if exploration is not None:
         yield _coloured(_exploration(exploration))
-        if parting := parting_lines(document):
-            yield _coloured("\n".join(parting))
+        if lines := difference_lines(document):
+            yield _coloured("\n".join(lines))
     marked, text = marked_events(document), mark_text(document)
     for index, run in enumerate(document.runs):
         head = _head(run)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, Missing, lanes_of
+from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, MissingCall, lanes_of
 
-InLane = TypeVar("InLane", Item, Mark, Bar, Missing)
+InLane = TypeVar("InLane", Item, Mark, Bar, MissingCall)
 
 LARGEST = 64
 """The largest number of lanes on a page."""

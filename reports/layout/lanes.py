@@ -78,7 +78,7 @@ class Bar(NamedTuple):
     """The event that ended the wait; for a stopped rank, the event that began it."""
 
 
-class Missing(NamedTuple):
+class MissingCall(NamedTuple):
     """The position of a call that never came."""
 
     lane: int
@@ -94,7 +94,7 @@ class Lanes:
     items: tuple[Item, ...]
     marks: tuple[Mark, ...]
     bars: tuple[Bar, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingCall, ...]
     columns: int
     """The number of columns."""
     left_out: int = 0
@@ -169,7 +169,7 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
     return tuple(items)
 
 
-def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[Missing, ...]:
+def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[MissingCall, ...]:
     """Return a position for each call that never came: in its slot's column, or after the last call of its lane.
 
     In the second case it is in a column that no line between other calls crosses.
@@ -186,7 +186,7 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
             while column != column_of.get(index) and columns.is_taken(column, lane):
                 column += 1
             last[lane] = column
-            found.append(Missing(lane, column, index))
+            found.append(MissingCall(lane, column, index))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpsim.reports.document import End
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode
 
 LARGEST = 24
 """The largest number of nodes in a readable picture."""
@@ -21,7 +21,7 @@ _FIRST, _LAST = 4, 3
 """Nodes that are kept at the ends of a long cycle: with the folded node between them, eight."""
 
 
-def folded(graph: WaitGraph) -> WaitGraph:
+def folded(graph: DrawnWaitGraph) -> DrawnWaitGraph:
     """Return the graph itself, or, if it is too large, a graph of at most `LARGEST` nodes that includes all ranks."""
     if len(graph.nodes) <= LARGEST:
         return graph
@@ -30,7 +30,7 @@ def folded(graph: WaitGraph) -> WaitGraph:
     return _merged(graph, sorted(groups))
 
 
-def _kept(graph: WaitGraph) -> set[int]:
+def _kept(graph: DrawnWaitGraph) -> set[int]:
     """Return the kept nodes. At most half of those outside the cycle are culprits, to leave room for waiting ranks."""
     cycle = graph.cycle
     kept = list(cycle if len(cycle) <= _FIRST + 1 + _LAST else (*cycle[:_FIRST], *cycle[-_LAST:]))
@@ -41,7 +41,7 @@ def _kept(graph: WaitGraph) -> set[int]:
     return set(list(dict.fromkeys([*kept, *shown, *near_shown, *near_cycle]))[:_KEPT])
 
 
-def _striking(graph: WaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
+def _striking(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
     """Return the culprits, without the cycle if all of it is to blame; without both, the node with most edges."""
     culprits = {index for index, node in enumerate(graph.nodes) if node.is_culprit}
     if not culprits and not graph.cycle:
@@ -49,7 +49,7 @@ def _striking(graph: WaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
     return culprits if not culprits.issuperset(graph.cycle) else culprits.difference(graph.cycle)
 
 
-def _beside(graph: WaitGraph) -> list[list[int]]:
+def _beside(graph: DrawnWaitGraph) -> list[list[int]]:
     """Return for each node its neighbours: those that wait for it, or that it waits for."""
     beside: list[list[int]] = [[] for _ in graph.nodes]
     for edge in graph.edges:
@@ -69,7 +69,7 @@ def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
     return [stretch for stretch in found if stretch]
 
 
-def _others(graph: WaitGraph, kept: set[int]) -> list[list[int]]:
+def _others(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
     """Return the other nodes, grouped by how they ended and by whether they are to blame."""
     found: dict[tuple[End, bool], list[int]] = {}
     shown = kept.union(graph.cycle)
@@ -79,30 +79,30 @@ def _others(graph: WaitGraph, kept: set[int]) -> list[list[int]]:
     return list(found.values())
 
 
-def _merged(graph: WaitGraph, groups: Sequence[Sequence[int]]) -> WaitGraph:
+def _merged(graph: DrawnWaitGraph, groups: Sequence[Sequence[int]]) -> DrawnWaitGraph:
     """Return the graph with each group of nodes merged into one."""
     number_of = {node: number for number, group in enumerate(groups) for node in group}
-    edges: dict[tuple[int, int], list[Edge]] = {}
+    edges: dict[tuple[int, int], list[WaitEdge]] = {}
     for edge in graph.edges:
         edges.setdefault((number_of[edge.source], number_of[edge.target]), []).append(edge)
-    return WaitGraph(
+    return DrawnWaitGraph(
         tuple(_node([graph.nodes[node] for node in group]) for group in groups),
         tuple(_edge(*ends, merged) for ends, merged in edges.items() if ends[0] != ends[1]),
         tuple(dict.fromkeys(number_of[node] for node in graph.cycle)),
     )
 
 
-def _node(nodes: Sequence[Node]) -> Node:
+def _node(nodes: Sequence[WaitNode]) -> WaitNode:
     if len(nodes) == 1:
         return nodes[0]
     members = sorted(who for node in nodes for who in node.members)
-    return Node(tuple(members), nodes[0].end, any(node.is_culprit for node in nodes), is_folded=True)
+    return WaitNode(tuple(members), nodes[0].end, any(node.is_culprit for node in nodes), is_folded=True)
 
 
-def _edge(source: int, target: int, edges: Iterable[Edge]) -> Edge:
+def _edge(source: int, target: int, edges: Iterable[WaitEdge]) -> WaitEdge:
     """Merge edges into one. If one of them is in the cycle, the label is that of the cycle's edge."""
     edges = list(edges)
     said = [edge for edge in edges if edge.in_cycle] or edges
     labels = {edge.label for edge in said}
     label = said[0].label if len(labels) == 1 else "several calls"
-    return Edge(source, target, label, said[0].in_cycle, all(edge.any_suffices for edge in said))
+    return WaitEdge(source, target, label, said[0].in_cycle, all(edge.any_suffices for edge in said))

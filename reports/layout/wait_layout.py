@@ -13,7 +13,7 @@ from typing import Literal
 import networkx as nx
 
 from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, digraph
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph
 
 _LETTER = 7.4
 """The approximate width of a letter."""
@@ -36,7 +36,7 @@ _LONGEST = 34
 class Box:
     """A node with its position."""
 
-    node: Node
+    node: WaitNode
     label: str
     state: str
     """How it ended; for a folded node also the number of ranks."""
@@ -53,7 +53,7 @@ class Box:
 class Arrow:
     """An edge from border to border; it is bent if there is an edge in the other direction."""
 
-    edge: Edge
+    edge: WaitEdge
     label: str
     path: str
     x: float
@@ -78,20 +78,20 @@ class Picture:
 Point = tuple[float, float]
 
 
-def picture_of(graph: WaitGraph) -> Picture:
+def picture_of(graph: DrawnWaitGraph) -> Picture:
     """Compute the picture; nodes of a large graph are folded."""
     graph = folded(graph)
     widths = [_width(node) for node in graph.nodes]
     return _drawn(graph, widths, _centres(graph, widths))
 
 
-def pictures_of(graph: WaitGraph) -> dict[str, Picture]:
+def pictures_of(graph: DrawnWaitGraph) -> dict[str, Picture]:
     """Return the picture for "any" screen, or one for a "wide" and one for a "narrow" screen."""
     upright = _upright_picture_of(graph)
     return {"any": picture_of(graph)} if upright is None else {"wide": picture_of(graph), "narrow": upright}
 
 
-def _upright_picture_of(graph: WaitGraph) -> Picture | None:
+def _upright_picture_of(graph: DrawnWaitGraph) -> Picture | None:
     """Return the picture with layers below each other, for a narrow screen; None if that is not narrower (a circle)."""
     graph = folded(graph)
     if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
@@ -103,7 +103,7 @@ def _upright_picture_of(graph: WaitGraph) -> Picture | None:
     return _drawn(graph, widths, centres, is_upright=True)
 
 
-def _drawn(graph: WaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
+def _drawn(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
     arrows = tuple(_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
@@ -114,16 +114,16 @@ def _drawn(graph: WaitGraph, widths: list[float], centres: list[Point], *, is_up
     return Picture(boxes, arrows, *(round(each, 1) for each in (left, top, right - left, bottom - top)))
 
 
-def _width(node: Node) -> float:
+def _width(node: WaitNode) -> float:
     return max(76.0, 24 + _LETTER * len(_short(node.label)), 16 + _SMALL_LETTER * len(_state(node)))
 
 
-def _box(node: Node, x: float, y: float) -> Box:
+def _box(node: WaitNode, x: float, y: float) -> Box:
     pile = _PILE if node.is_folded else 0.0
     return Box(node, _short(node.label), _state(node), round(x, 1), round(y, 1), _width(node), pile)
 
 
-def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
+def _centres(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
     """Return the centres of nodes: the circle in the middle, the others in columns near their neighbours."""
     layers = _layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0
@@ -146,7 +146,7 @@ def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
     return [placed[node] for node in range(len(layers))]
 
 
-def _near(node: int, graph: WaitGraph, placed: Mapping[int, Point]) -> Point:
+def _near(node: int, graph: DrawnWaitGraph, placed: Mapping[int, Point]) -> Point:
     """Return the mean position of its neighbours that are placed."""
     ends = ((edge.source, edge.target) for edge in graph.edges if node in (edge.source, edge.target))
     joined = [placed[other] for pair in ends for other in pair if other in placed] or [(0.0, 0.0)]
@@ -170,7 +170,7 @@ def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Po
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
 
 
-def _gap(graph: WaitGraph) -> float:
+def _gap(graph: DrawnWaitGraph) -> float:
     """Return the distance between layers, with room for the longest label."""
     return max([_GAP, *(_SMALL_LETTER * len(_short(edge.label)) + 24 for edge in graph.edges)])
 
@@ -186,7 +186,7 @@ def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
     return (width + _BETWEEN) / chord, _ROW / chord
 
 
-def _layers(graph: WaitGraph) -> list[int]:
+def _layers(graph: DrawnWaitGraph) -> list[int]:
     """Return the layer of each node, from left to right: first those that no node waits for; a cycle is one layer."""
     layers = [0] * len(graph.nodes)
     parts = nx.condensation(digraph(len(graph.nodes), graph.edges))
@@ -196,7 +196,7 @@ def _layers(graph: WaitGraph) -> list[int]:
     return layers
 
 
-def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, *, is_upright: bool) -> Arrow:
+def _arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *, is_upright: bool) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
@@ -265,7 +265,7 @@ def _span(arrow: Arrow) -> tuple[float, float]:
     return start, start + width
 
 
-def _state(node: Node) -> str:
+def _state(node: WaitNode) -> str:
     state = node.end if node.end != "waiting" else "wait" if len(node.members) > 1 else "waits"
     if not node.is_folded:
         return state

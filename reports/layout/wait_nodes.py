@@ -23,7 +23,7 @@ _What = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WaitNode:
     """Ranks that wait for the same thing, or a thread; a folded node replaces several nodes."""
 
     members: tuple[Who, ...]
@@ -43,7 +43,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class WaitEdge:
     """The source waits for the target; both are indices of nodes."""
 
     source: int
@@ -56,16 +56,16 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitGraph:
+class DrawnWaitGraph:
     """A wait-for graph, with nodes in the order of their ranks."""
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[WaitNode, ...]
+    edges: tuple[WaitEdge, ...]
     cycle: tuple[int, ...] = ()
     """Nodes that wait for each other in a cycle, in its order: the cycle of the finding, else the first cycle."""
 
 
-def wait_graph_of(run: Run) -> WaitGraph | None:
+def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
     """Return the wait-for graph of a run; None if no rank waited for another, or if matched calls differ.
 
     In a slot whose calls differ no rank waits for another, since all have come.
@@ -79,7 +79,7 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
     nodes = _nodes(run, _alike(waiting, targets))
     edges = _edges(run, nodes, waiting, targets)
     told = [edge for edge in edges if edge.in_cycle]
-    return WaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
+    return DrawnWaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:
@@ -115,12 +115,12 @@ def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -
     return list(found.values())
 
 
-def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
+def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[WaitNode, ...]:
     culprits = run.culprits
     waiting = {each.who for each in run.waiting}
     ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
     return tuple(
-        Node(
+        WaitNode(
             tuple(alike),
             "waiting" if alike[0] in waiting else ended.get(alike[0].rank, "unknown"),
             any(who.rank in culprits and not who.thread for who in alike),
@@ -130,8 +130,8 @@ def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
 
 
 def _edges(
-    run: Run, nodes: Sequence[Node], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
-) -> tuple[Edge, ...]:
+    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
+) -> tuple[WaitEdge, ...]:
     node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
     cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
     circle = {(node_of.get(Who(one)), node_of.get(Who(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
@@ -139,12 +139,12 @@ def _edges(
     first: dict[tuple[int, _What], Waiting] = {}
     for each in waiting:
         first.setdefault((node_of[each.who], _what(each)), each)
-    edges: dict[tuple[int, int], Edge] = {}
+    edges: dict[tuple[int, int], WaitEdge] = {}
     for (source, what), each in first.items():
         label = _label(run, each, has_groups=has_groups)
         for target in targets[what]:
             ends = source, node_of[target]
-            edges.setdefault(ends, Edge(*ends, label, ends in circle, each.any_suffices))
+            edges.setdefault(ends, WaitEdge(*ends, label, ends in circle, each.any_suffices))
     return tuple(edges.values())
 
 
@@ -159,7 +159,7 @@ def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
     return f"{call.operation} #{call.sequence}{group}{more}"
 
 
-def _cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
+def _cycle(nodes: int, edges: Iterable[WaitEdge]) -> tuple[int, ...]:
     """Return the first cycle that is found, starting at its lowest node; () if there is none."""
     graph = digraph(nodes, sorted(edges, key=lambda edge: (edge.source, edge.target)))
     try:
@@ -170,7 +170,7 @@ def _cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
     return (*found[first:], *found[:first])
 
 
-def digraph(nodes: int, edges: Iterable[Edge]) -> Digraph:
+def digraph(nodes: int, edges: Iterable[WaitEdge]) -> Digraph:
     """Return a networkx graph with these nodes and edges, without edges from a node to itself."""
     graph: Digraph = nx.DiGraph()
     graph.add_nodes_from(range(nodes))

@@ -134,9 +134,9 @@ def _told(scenario: Scenario, engine: Engine, explored: Explored, how: str, repo
     """Say what came of it, on the terminal and in the report."""
     status, text = _judgement(scenario.expected_by(engine), explored.exploration)
     if explored.parting is not None:
-        from ddpsim.reports.forms.parting import parting_lines
+        from ddpsim.reports.forms.first_difference import difference_lines
 
-        lines = parting_lines(_document(scenario, explored, how, status, text))
+        lines = difference_lines(_document(scenario, explored, how, status, text))
         output.show("\n".join([*lines, ""]))
     output.show(text)
     report.add_exploration(lambda: _document(scenario, explored, how, status, text))
@@ -157,7 +157,7 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
 
 
 def _document(scenario: Scenario, explored: Explored, how: str, status: Status, conclusion: str) -> Document:
-    from ddpsim.reports.making.exploration import document_of_exploration
+    from ddpsim.reports.making.exploration_document import document_of_exploration
 
     is_expected = status is Status.AS_EXPECTED
     return document_of_exploration(

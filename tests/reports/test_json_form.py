@@ -13,8 +13,8 @@ from ddpsim import reports
 from ddpsim.reports.document import VERSION, Difference, Document
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
-from ddpsim.reports.making.exploration import document_of_exploration
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.exploration_document import document_of_exploration
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.jobs.test_cli import result_with
 from tests.jobs.test_job_findings import hung, raised, returned

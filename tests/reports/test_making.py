@@ -19,9 +19,9 @@ from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.spans import spans_of
-from ddpsim.reports.making import result as making_result
-from ddpsim.reports.making.exploration import difference_of, document_of_exploration
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making import result_document as making_result
+from ddpsim.reports.making.exploration_document import difference_of, document_of_exploration
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.choices import Who

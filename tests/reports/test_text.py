@@ -173,7 +173,9 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
         "  passing  17  rank 0 runs",
         "  then     rank 0 issues all_reduce",
     ]
-    marks = [(lines[index - 1], line) for index, line in enumerate(lines) if line.endswith("runs diverge here, choice 17")]
+    marks = [
+        (lines[index - 1], line) for index, line in enumerate(lines) if line.endswith("runs diverge here, choice 17")
+    ]
     # In the run that failed the event is the return of rank 1, after two calls; in the other, its third call.
     (above, passed), (_, failed) = marks
     assert above.startswith("rank 3  ")

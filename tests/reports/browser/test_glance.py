@@ -135,6 +135,6 @@ def test_a_phone_shows_the_calls_that_differ_before_a_rank_that_has_not_come_yet
 def test_where_two_runs_part_is_said_in_full_on_a_phone(open_report):
     report = open_report(parted(), **PHONE)
     for number in (0, 1):
-        frame, word = report.box(".lanes", number), report.box(".parting-word", number)
+        frame, word = report.box(".lanes", number), report.box(".difference-word", number)
         assert frame["x"] < word["x"]
         assert word["x"] + word["width"] < frame["x"] + frame["width"] - 60  # how ranks ended stands there

@@ -31,7 +31,7 @@ def test_the_slot_that_never_filled_is_highlighted_and_nothing_where_nothing_is_
         is_wrong = name == MISSING
         assert report.texts(f"{WIDE} .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"] * is_wrong
         assert (report.count(f"{WIDE} .wait"), report.count(".waits .in-cycle")) == (is_wrong, 0)
-        assert report.count(".parting") == 0  # there is no other run
+        assert report.count(".difference") == 0  # there is no other run
         if is_wrong:
             assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
             missing = report.box(".drawing .missing .box")
@@ -396,7 +396,7 @@ def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(o
     for rank, marks in ((100, 0), (5, 1)):
         parted = replace(explored, difference=replace(explored.difference, failing=of_rank[rank], passing=None))
         report = open_report(Document("parted", (run, run), exploration=parted))
-        assert report.section().locator(".parting-word").count() == marks
+        assert report.section().locator(".difference-word").count() == marks
 
 
 def test_ranks_that_differ_but_have_no_lane_are_counted(open_run):

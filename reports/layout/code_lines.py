@@ -22,7 +22,7 @@ SIDES = 4
 """The number of colours for sides; the fifth side looks like the first."""
 
 
-class Presence(NamedTuple):
+class RanksAtLine(NamedTuple):
     """Ranks at a line of the program."""
 
     role: str
@@ -33,14 +33,14 @@ class Presence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodeLine:
     """A line of the program, with the ranks at it."""
 
     site: int | None
     """Index into the run's sites; None if the line is unknown."""
     caller: int | None
     """Index of the line in another file that called it."""
-    present: tuple[Presence, ...]
+    present: tuple[RanksAtLine, ...]
 
     @property
     def role(self) -> str:
@@ -58,7 +58,7 @@ class _There(NamedTuple):
     caller: int | None = None
 
 
-def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
+def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
     """Return the lines that a finding is about, that of the culprits first; () if no line is known."""
     there = list(_in_mismatch(run, finding) if finding.is_mismatch else _culprits(run, finding))
     if finding is run.leading and not finding.is_mismatch:
@@ -68,7 +68,7 @@ def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
     return tuple(_gathered(run, (each for each in there if each.site is not None)))
 
 
-def _gathered(run: Run, there: Iterator[_There]) -> Iterator[Place]:
+def _gathered(run: Run, there: Iterator[_There]) -> Iterator[CodeLine]:
     by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
     callers: dict[int | None, set[int | None]] = {}
     for each in there:
@@ -77,18 +77,20 @@ def _gathered(run: Run, there: Iterator[_There]) -> Iterator[Place]:
     found = []
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
-        caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have places of their own
-        found.append(Place(site, caller, tuple(_present(run, ordered))))
-    yield from sorted(found, key=lambda place: _weight(place.role))
+        caller = (
+            next(iter(callers[site])) if len(callers[site]) == 1 else None
+        )  # different ranks came from different callers
+        found.append(CodeLine(site, caller, tuple(_present(run, ordered))))
+    yield from sorted(found, key=lambda line: _weight(line.role))
 
 
-def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[Presence]:
+def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[RanksAtLine]:
     """Yield the ranks at a line. Of many groups that did different things, only the first are described."""
-    yield from (Presence(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
+    yield from (RanksAtLine(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
     rest: dict[str, list[Who]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
         rest.setdefault(role, []).extend(who)
-    yield from (Presence(role, _named(run, who), "the same, in other calls") for role, who in rest.items())
+    yield from (RanksAtLine(role, _named(run, who), "the same, in other calls") for role, who in rest.items())
 
 
 def _weight(role: str) -> int:
@@ -99,8 +101,8 @@ def _named(run: Run, all_: list[Who]) -> str:
     """Name the ranks and threads; a single rank also with its position in the program's device mesh."""
     ranks = [who.rank for who in all_ if not who.thread and who.rank >= 0]
     threads = [f'rank {who.rank}, thread "{who.thread}"' for who in all_ if who.thread]
-    place = run.ranks[ranks[0]].coordinates if len(ranks) == 1 and run.ranks else ""
-    named = rank_list(ranks) + (f" ({place})" if place else "")
+    position = run.ranks[ranks[0]].coordinates if len(ranks) == 1 and run.ranks else ""
+    named = rank_list(ranks) + (f" ({position})" if position else "")
     return "; ".join([named] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
 
 

@@ -14,11 +14,11 @@ _FOLLOWING = 3
 """The number of later events that are shown."""
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
-HERE = "runs diverge here"
+DIVERGE_HERE = "runs diverge here"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DifferenceSide:
     """What one of the two runs did at that point."""
 
     line: Line
@@ -31,7 +31,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class FirstDifference:
     """The point at which two runs diverge."""
 
     shared: int
@@ -40,11 +40,11 @@ class Parting:
     """The last of these events; "" if there is none."""
     choices: tuple[Chosen, ...]
     """The choices that are equal in both; consecutive choices that took the default are one."""
-    sides: tuple[Side, ...]
+    sides: tuple[DifferenceSide, ...]
     """The failing run, then the passing run."""
 
 
-def parting_of(document: Document) -> Parting | None:
+def first_difference_of(document: Document) -> FirstDifference | None:
     """Return the point at which the two runs of an exploration diverge; None without two runs that differ."""
     explored = document.exploration
     if explored is None or explored.difference is None or explored.failing is None or explored.passing is None:
@@ -61,7 +61,7 @@ def parting_of(document: Document) -> Parting | None:
         ((run, index) for run, index in zip(runs, indices, strict=True) if index is not None), (runs[0], 0)
     )
     before = _text(run, run.events[index - 1]) if index else ""
-    return Parting(index + run.events_left_out, before, explored.difference.before, sides)
+    return FirstDifference(index + run.events_left_out, before, explored.difference.before, sides)
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
@@ -77,10 +77,10 @@ def mark_text(document: Document) -> str:
     """Return the text for that event in the lanes."""
     explored = document.exploration
     chosen = None if explored is None or explored.difference is None else explored.difference.choices
-    return f"{HERE}, choice {chosen[0].first:,}" if chosen else HERE
+    return f"{DIVERGE_HERE}, choice {chosen[0].first:,}" if chosen else DIVERGE_HERE
 
 
-def parting_lines(document: Document) -> list[str]:
+def difference_lines(document: Document) -> list[str]:
     """Return lines for a terminal that say where the two runs diverge; [] if they do not."""
     explored = document.exploration
     if explored is None or explored.difference is None:
@@ -116,11 +116,11 @@ def _replay_of(document: Document) -> str:
     return "" if explored is None or explored.passing is None else document.runs[explored.passing].replay
 
 
-def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> Side:
+def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> DifferenceSide:
     if index is None:
-        return Side(line, chosen, None, (), ())
+        return DifferenceSide(line, chosen, None, (), ())
     site = _site(run, run.events[index])
-    return Side(line, chosen, site, () if site is None else excerpt(site), tuple(_following(run, index)))
+    return DifferenceSide(line, chosen, site, () if site is None else excerpt(site), tuple(_following(run, index)))
 
 
 def _site(run: Run, event: Event) -> Site | None:

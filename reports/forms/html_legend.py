@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddpsim.reports.document import MARKS, Run
-from ddpsim.reports.forms.view import FAMILIES, colours_of, family_of
+from ddpsim.reports.forms.page_data import FAMILIES, colours_of, family_of
+from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.mismatches import differing_calls
-from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.events import EventKind
 
 

@@ -7,66 +7,66 @@ from dataclasses import dataclass
 
 from ddpsim.reports.document import Finding, Run, Site
 from ddpsim.reports.forms.source import SourceLine, excerpt
-from ddpsim.reports.layout.places import Place, places_of
+from ddpsim.reports.layout.code_lines import CodeLine, code_lines_of
 
-_MOST_PLACES = 6
+_MOST_LINES = 6
 _MOST_OTHERS = 12
 """The number of findings that are shown after the first; the text has all."""
 _MOST_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPlace:
+class ShownLine:
     """A line of the program with its source."""
 
-    place: Place
+    code_line: CodeLine
     site: Site
     caller: Site | None
     source: tuple[SourceLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class FindingCard:
     """A finding on the page, without the lines of the program that an earlier card shows."""
 
     finding: Finding
-    places: tuple[ShownPlace, ...]
-    places_left_out: int
+    code_lines: tuple[ShownLine, ...]
+    lines_left_out: int
     values: tuple[str, ...]
     """If replicas differ, the value of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class FindingCards:
     """The findings of a run on the page, the most important first."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[FindingCard, ...]
     left_out: int
     """The number of findings that are only in the text."""
 
 
-def opening_of(run: Run) -> Opening:
+def finding_cards_of(run: Run) -> FindingCards:
     """Return the cards at the top of a run's section."""
     shown = run.findings[: _MOST_OTHERS + 1]
     told: set[int | None] = set()
     cards = []
     for finding in shown:
-        places = [place for place in places_of(run, finding) if place.site not in told]
-        told |= {place.site for place in places}
-        cards.append(_card(run, finding, places))
-    return Opening(tuple(cards), len(run.findings) - len(shown))
+        code_lines = [code_line for code_line in code_lines_of(run, finding) if code_line.site not in told]
+        told |= {code_line.site for code_line in code_lines}
+        cards.append(_card(run, finding, code_lines))
+    return FindingCards(tuple(cards), len(run.findings) - len(shown))
 
 
-def _card(run: Run, finding: Finding, places: Sequence[Place]) -> Card:
-    shown = tuple(_shown(run, place) for place in places[:_MOST_PLACES] if place.site is not None)
-    return Card(finding, shown, len(places) - len(shown), tuple(_values(finding)))
+def _card(run: Run, finding: Finding, code_lines: Sequence[CodeLine]) -> FindingCard:
+    shown = tuple(_shown(run, code_line) for code_line in code_lines[:_MOST_LINES] if code_line.site is not None)
+    return FindingCard(finding, shown, len(code_lines) - len(shown), tuple(_values(finding)))
 
 
-def _shown(run: Run, place: Place) -> ShownPlace:
-    assert place.site is not None
-    site = run.sites[place.site]
-    caller = None if place.caller is None else run.sites[place.caller]
-    return ShownPlace(place, site, caller, excerpt(site))
+def _shown(run: Run, code_line: CodeLine) -> ShownLine:
+    assert code_line.site is not None
+    site = run.sites[code_line.site]
+    caller = None if code_line.caller is None else run.sites[code_line.caller]
+    return ShownLine(code_line, site, caller, excerpt(site))
 
 
 def _values(finding: Finding) -> Iterator[str]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.forms.source import dedented
+from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
-from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, Missing
+from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, MissingCall
 from ddpsim.reports.layout.near_misses import near_misses
-from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
@@ -75,7 +75,7 @@ class Texts:
         return list(self._indices)
 
 
-def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
+def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
     """Return the data of a run. `marked` is an event to point at, if it is shown."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
@@ -103,7 +103,7 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
     }
 
 
-def _hangs(run: Run, lanes: Lanes, missing: Missing) -> bool:
+def _hangs(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
     """Return True if the missing half of a message belongs to a rank that waits in another call.
 
     The page then draws the existing half as an arrow that ends in no lane.
