@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
-from ddpsim.reports.forms.encoding import encoded
+from ddpsim.reports.forms.json_form import encoded
 from ddpsim.reports.layout.spans import Span, spans_of
 from ddpsim.simulator.choices import Who
 

@@ -10,7 +10,6 @@ import msgspec
 
 from ddpsim.reports.document import VERSION, Document, Event
 from ddpsim.reports.errors import ReportError
-from ddpsim.reports.forms.encoding import encoded
 from ddpsim.reports.forms.references import first_broken
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.wording import Line
@@ -24,6 +23,15 @@ LARGEST_BYTES = 1 << 28
 def to_json(document: Document) -> bytes:
     """Write the document as UTF-8 JSON."""
     return encoded(document)
+
+
+def encoded(value: object) -> bytes:
+    """Encode the value as UTF-8 JSON; a lone surrogate, as in a file name that is not UTF-8, becomes "?"."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        return plain.encode(errors="replace")
 
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:

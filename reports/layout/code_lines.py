@@ -77,9 +77,7 @@ def _gathered(run: Run, there: Iterator[_There]) -> Iterator[CodeLine]:
     found = []
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
-        caller = (
-            next(iter(callers[site])) if len(callers[site]) == 1 else None
-        )  # different ranks came from different callers
+        caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have several callers
         found.append(CodeLine(site, caller, tuple(_present(run, ordered))))
     yield from sorted(found, key=lambda line: _weight(line.role))
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
-from ddpsim.reports.making.result_document import events_left_out, run_of
-from ddpsim.reports.making.versions import environment
+from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.exploration.exploration import Exploration as Explored

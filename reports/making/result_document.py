@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
 from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
-from ddpsim.reports.making.versions import environment
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Origin
 from ddpsim.simulator.events import Event as TraceEvent
@@ -178,3 +179,16 @@ def _error_text(error: BaseException) -> str:
     except Exception:  # its text is the user's code
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def environment() -> dict[str, str]:
+    """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
+    found = {"ddpsim": _version("ddpsim"), "torch": _version("torch"), "python": platform.python_version()}
+    return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

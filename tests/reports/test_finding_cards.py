@@ -222,7 +222,7 @@ def test_the_choices_before_the_one_that_differs_are_folded_away_and_it_opens_ea
     assert '"mark":"runs diverge here, choice 17"' in page
     plain = to_html(exploration()).decode()
     assert 'class="choices"' not in plain
-    assert "What differs first between a run that failed and one that passed comes after" in plain
+    assert "The first difference between a failing and a passing run comes after" in plain
     assert '"mark":"runs diverge here"' in plain
 
 

@@ -121,7 +121,7 @@ def test_no_line_of_the_lanes_is_wider_than_the_terminal(name, width):
 def test_the_last_columns_are_shown_as_many_as_fit():
     lines = narrow_lanes(barriers(2, 90, absent=(1,)), 60).plain.splitlines()
     # 60 columns less the label of 6, two gaps of 2 and the 16 of "waits in barrier": 34 of 90 calls and the wait.
-    assert lines[0] == "lanes  matched calls are in one column, the last 34 o\N{HORIZONTAL ELLIPSIS}"
+    assert lines[0] == "lanes  matched calls are in one column, the last 34 of 91 c\N{HORIZONTAL ELLIPSIS}"
     assert lines[1] == f"rank 0  {'B' * 33}=  waits in barrier"
     assert lines[2] == f"rank 1  {'B' * 32}?   returned"
 
