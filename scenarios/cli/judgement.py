@@ -64,7 +64,9 @@ _SILENT = {
 
 def divergence_line(divergence: Divergence) -> str:
     """Return one line on where a replay differs from its recording; the replay itself ran on to its end."""
-    ran_on = "; the replay continued with the nearest valid choices" if divergence.point else ""
+    ran_on = (
+        "; the replay continued, and took each later choice modulo the number of options" if divergence.point else ""
+    )
     return divergence.summary + ran_on
 
 

@@ -58,7 +58,7 @@ def test_records_without_a_finding_pass(ddpsim, tmp_path):
     written(tmp_path / "dumps", FINE)
     status, out, _ = ddpsim("diagnose", "dumps")
     assert status == 0
-    assert "PASS  what met agrees in all that the records have: 1 collective\n" in out
+    assert "PASS  the matched calls agree in everything that the records contain: 1 collective\n" in out
 
 
 def test_messages_that_met_are_counted_too(ddpsim, tmp_path):
