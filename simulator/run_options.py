@@ -6,7 +6,6 @@ See the section "An option of a run" in CONTRIBUTING. This module needs no torch
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -213,5 +212,3 @@ class Ran(NamedTuple):
     errors: dict[int, BaseException]
     has_poisoned: bool
     """True if `poison` filled a buffer, so that a replay needs it, too."""
-    compared: Counter[str] | None
-    """How often replicas were compared, by group; None if `check` was off."""
