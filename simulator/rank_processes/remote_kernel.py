@@ -34,7 +34,6 @@ from ddpsim.simulator.rank_processes.messages import (
     Broke,
     CountTasks,
     GiveUpRequest,
-    LatestStep,
     Outcome,
     Post,
     Say,
@@ -105,7 +104,7 @@ class RemoteKernel:
         """Of the last turn, those that are not taken yet. A thread that only begins takes none."""
         self._is_final = True
         """The last turn ends the request that it is for."""
-        self.is_ahead = False
+        self.is_speculative = False
         """The rank may run before it has the baton."""
         self._is_interrupted = False
         """The rank is to leave its program with the next answer that would let it go on."""
@@ -119,11 +118,6 @@ class RemoteKernel:
         """Wait until the rank's program may begin, or leave at once."""
         self._heed(self._own_channel.receive())
 
-    def latest_step(self, group: str, wrapper: int) -> int:
-        """How far a wrapper is on the ranks whose calls tell."""
-        step: int = self._own_channel.exchange(LatestStep(group, wrapper)).number
-        return step
-
     # --- as the kernel does -------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
@@ -131,7 +125,7 @@ class RemoteKernel:
         if type(request) is Issue:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack(pending.payload)
-            self._tell(Post(request.handle, request.call, parcel, pending.names))
+            self._tell(Post(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
             self._tell(Tell(request))
@@ -152,7 +146,7 @@ class RemoteKernel:
 
     def await_turn(self) -> bool:
         """Wait until the rank has the baton, if it may run ahead. False if it is to leave its program instead."""
-        if self.is_ahead:
+        if self.is_speculative:
             self._heed(self._exchange(AwaitTurn()))
             return type(self._answers.popleft()) is GoOn and not self._is_interrupted
         return True
@@ -221,7 +215,7 @@ class RemoteKernel:
 
     def _heed(self, turn: Turn) -> Turn:
         self.run.steps = turn.steps
-        self.is_ahead = turn.is_ahead
+        self.is_speculative = turn.is_speculative
         if turn.is_stopping:
             self.run.life.stop(Ending.FINISHED)
         for number, state in turn.states:

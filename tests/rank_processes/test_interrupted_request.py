@@ -119,7 +119,7 @@ def test_what_is_no_request_of_the_kernel_keeps_its_answer_too(rank, moment):
 
 
 def test_a_rank_that_ran_ahead_leaves_with_the_turn_that_it_waits_for(rank):
-    rank.answered(turn(GO_ON, is_ahead=True), turn(GO_ON), OVER)
+    rank.answered(turn(GO_ON, is_speculative=True), turn(GO_ON), OVER)
     assert rank.kernel.handle(Checkpoint()) == GO_ON
     rank.wire.comes = "while it waits"
     assert not rank.kernel.await_turn()
@@ -142,7 +142,7 @@ def test_the_host_of_the_rank_ends_it(rank, moment):
         lambda me: None,
         switch=lambda outgoing, incoming: None,
         move_data=lambda *_: None,
-        hazards=HazardWatch(1),
+        hazards=HazardWatch(1, rank.kernel.handle),
         enter_thread=lambda: None,
     )
     me = host.ranks[0].main

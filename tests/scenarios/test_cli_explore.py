@@ -56,7 +56,7 @@ def test_a_failure_under_every_schedule_is_said_at_once(explore):
 def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
     status, out, _ = explore("local-observation-decides")
     assert status == Status.OTHERWISE
-    assert out.endswith("which may depend on files or objects that ranks share: try --policy random\n")
+    assert out.endswith("which may depend on files or objects that the ranks share: try --policy random\n")
     status, out, _ = explore("local-observation-decides", "--policy", "random")
     assert status == Status.AS_EXPECTED
     assert "mismatch.operation" in out
@@ -96,7 +96,7 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
     assert (status, out.splitlines()[-1]) == (Status.UNKNOWN, "nothing failed: other.toml is not written")
     status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
-    assert (status, err.partition(", with")[0]) == (2, "ddpsim: output is 'other.toml', beside --check-determinism")
+    assert (status, err.partition(", which")[0]) == (2, "ddpsim: output is 'other.toml' with --check-determinism")
     assert not (tmp_path / "other.toml").exists()
 
 

@@ -61,7 +61,7 @@ def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
         assert ddpsim("report", saved, "--text", *words) == (
             2,
             "",
-            f"ddpsim: found --text beside {words[0]}, expected one form: leave one out\n",
+            f"ddpsim: found --text and {words[0]}, expected one form: leave one out\n",
         )
 
 
