@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.kernel.requests import Request
-from ddpsim.simulator.verdict import Finding
 
 
 class RunningRank(Protocol):
@@ -60,7 +59,6 @@ class Pending:
         "is_complete",
         "issuer",
         "members",
-        "names",
         "owner",
         "payload",
         "poisoned",
@@ -78,8 +76,6 @@ class Pending:
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""
-        self.names: tuple[Any, ...] = ()
-        """What the program calls each tensor, if they should meet others of their names and all have one."""
         self.poisoned: Any = None
         """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
         self.is_complete = False
@@ -106,7 +102,10 @@ def _ignore() -> None:
 
 
 class CallWatch(Protocol):
-    """Looks for hazards: uses of calls that work in this run and may fail in another."""
+    """Watches the calls of ranks for hazards, and reports them to the kernel (`Noticed`).
+
+    A hazard works in this run and may fail in another.
+    """
 
     listeners: list[Callable[[Pending], None]]
     """Functions that are called with each call that the user's program issues."""
@@ -132,17 +131,14 @@ class CallWatch(Protocol):
     def returned(self, rank: int, value: Any) -> None:
         """Check the value that a program returned."""
 
-    def slot_filled(self, calls: Sequence[Call]) -> None:
-        """Note that the calls of all ranks have arrived and match."""
+    def slot_filled(self, pendings: Sequence[Pending]) -> None:
+        """Note that the calls of a collective have all arrived and match; their outputs are written next."""
 
     def rank_ended(self, rank: int) -> None:
         """Note that a rank's program returned."""
 
     def run_ended(self) -> None:
         """Note that no rank runs any more."""
-
-    def findings(self) -> Sequence[Finding]:
-        """Return the hazards that were found."""
 
 
 class Host(Protocol):
