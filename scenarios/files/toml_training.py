@@ -15,7 +15,7 @@ from msgspec import Meta, structs
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.forms import ALIKE, NETWORKS, TrainingForm
+from ddpsim.scenarios.files.toml_forms import ALIKE, NETWORKS, TrainingForm
 from ddpsim.scenarios.files.toml_source import TomlFile
 from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.training.models import Network, OptionError, outline

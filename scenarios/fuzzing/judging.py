@@ -18,7 +18,7 @@ from ddpsim import Budget, Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, Group
+from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, FailureGroup
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.model import Scenario, found_text
 from ddpsim.scenarios.ranks.interpreter import site_of
@@ -124,7 +124,7 @@ def _failure(scenario: Scenario, engine: Engine, code: str, found: str) -> Failu
     expected = scenario.expected_by(engine).text(scenario.world_size)
     summary = f"found {found}, expected {expected}"
     text = text_of(replace(scenario, engine=engine), summary=summary)
-    return Failure(Group(engine, code, kind_of(scenario)), found, expected, text)
+    return Failure(FailureGroup(engine, code, kind_of(scenario)), found, expected, text)
 
 
 # --- comparing the engines --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ddpsim import Code, Finding, Result, Trace
-from ddpsim.scenarios.training.reference import Difference, Reference, first_differences
+from ddpsim.scenarios.training.reference import Reference, TensorDifference, first_differences
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import Row, table
@@ -27,7 +27,7 @@ def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding 
     return _finding(found, result) if found else None
 
 
-def _finding(found: Sequence[Difference], result: Result) -> Finding:
+def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
     """The ranks that differ in what the first of them does."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
@@ -45,7 +45,7 @@ def _finding(found: Sequence[Difference], result: Result) -> Finding:
     return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
-def _deviation(found: Sequence[Difference], ranks: tuple[int, ...], result: Result) -> Deviation:
+def _deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result) -> Deviation:
     calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
     is_by_hand = all(call.origin.phase is Phase.USER for call in calls)
     return Deviation(
@@ -58,7 +58,7 @@ def _deviation(found: Sequence[Difference], ranks: tuple[int, ...], result: Resu
     )
 
 
-def _factor(found: Sequence[Difference]) -> float | None:
+def _factor(found: Sequence[TensorDifference]) -> float | None:
     """What plain training's elements are multiplied by; None if that is no one number, or they are all alike."""
     pairs = [
         (each.actual.double().flatten(), each.wanted.double().flatten())

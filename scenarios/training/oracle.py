@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ddpsim import UsageError
 from ddpsim.scenarios.training.models import Network, outline
-from ddpsim.scenarios.training.parallel import Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
 from ddpsim.scenarios.training.trainer import optimizer_of
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
@@ -81,7 +81,7 @@ class _Plain:
             for rank in range(world_size)
         ]
         options = training.engine_options
-        is_ddp = training.wrapper is Wrapper.DDP
+        is_ddp = training.wrapper is ModelWrapper.DDP
         self._shares_buffers = is_ddp and bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
         self._buffers_are_due = self._shares_buffers
         self._is_armed = False
@@ -101,7 +101,7 @@ class _Plain:
         if action.has_forward:
             self._forward(present, iteration, action)
         is_armed = action.has_forward and action is not Action.ACCUMULATE
-        self._is_armed = is_armed or (self._is_armed and self._training.wrapper is Wrapper.DDP)
+        self._is_armed = is_armed or (self._is_armed and self._training.wrapper is ModelWrapper.DDP)
         if self._is_armed and action.has_backward:
             self._meet(present)
             self._is_armed = False
@@ -233,7 +233,7 @@ def check_has_meaning(training: Training, world_size: int) -> None:
                 "action for all that have input to compare with the oracle"
             )
     options = training.engine_options
-    if _leaves_out(training) and training.wrapper is Wrapper.FSDP2:
+    if _leaves_out(training) and training.wrapper is ModelWrapper.FSDP2:
         raise UsageError("batches leave out branches, which shards cannot, expected all to compare with the oracle")
     if _leaves_out(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
         raise UsageError("batches leave out branches, expected find_unused_parameters to compare with the oracle")

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 _Size = Annotated[int, Meta(ge=1, le=1024)]
 
 
-class Wrapper(str, Enum):
+class ModelWrapper(str, Enum):
     """What keeps the copies of a model, or the shards of one, together."""
 
     DDP = "ddp"
@@ -23,7 +23,7 @@ class Wrapper(str, Enum):
     """`torch.distributed.fsdp.fully_shard`."""
 
 
-class Schedule(str, Enum):
+class PipelineSchedule(str, Enum):
     """torch's pipeline schedules that can be declared."""
 
     GPIPE = "gpipe"
@@ -36,14 +36,14 @@ class Schedule(str, Enum):
     @property
     def stages_per_rank(self) -> int:
         """How many stages a rank has; those that interleave have two."""
-        return 1 if self in (Schedule.GPIPE, Schedule.ONE_F_ONE_B) else 2
+        return 1 if self in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B) else 2
 
     def stages_of(self, coordinate: int, size: int) -> tuple[int, ...]:
         """The stages of the rank at this coordinate of `pp`."""
         if self.stages_per_rank == 1:
             return (coordinate,)
         # Zero bubble V goes there and back, the others begin anew.
-        return coordinate, 2 * size - 1 - coordinate if self is Schedule.ZBV_ZERO_BUBBLE else size + coordinate
+        return coordinate, 2 * size - 1 - coordinate if self is PipelineSchedule.ZBV_ZERO_BUBBLE else size + coordinate
 
 
 class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,7 +55,7 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """So many ranks share each layer."""
     pp: _Size = 1
     """So many ranks have a part of the layers each."""
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     micro_batches: _Size | None = None
     """A batch goes through a pipeline in so many parts; None for as many as there are stages."""
     dp_replicate: _Size = 1

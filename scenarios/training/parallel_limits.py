@@ -9,7 +9,7 @@ from torch import nn
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 from ddpsim.scenarios.training.parallel_trainer import refusal_of
 from ddpsim.scenarios.training.training import Action, Training
 
@@ -34,7 +34,7 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
         )
     if training.recomputes and not all(network.layers_in_order() for network in networks):
         yield ("activation_checkpointing",), f"is true, but {_has_no_layers(training, networks)}"
-    if training.mixed_precision is not None and training.wrapper is not Wrapper.FSDP2:
+    if training.mixed_precision is not None and training.wrapper is not ModelWrapper.FSDP2:
         dtype = str(training.mixed_precision).removeprefix("torch.")
         yield ("mixed_precision",), f"is {dtype!r}, which only shards have, expected wrapper = 'fsdp2', too"
     if training.needs_mesh:
@@ -47,7 +47,7 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
 def _of_company(training: Training) -> Iterator[Problem]:
     """What goes with DistributedDataParallel over all ranks, and nothing else."""
     with_what = "clip_norm" if training.parallel is None else "parallel"
-    with_what = "wrapper = 'fsdp2'" if training.wrapper is Wrapper.FSDP2 else with_what
+    with_what = "wrapper = 'fsdp2'" if training.wrapper is ModelWrapper.FSDP2 else with_what
     not_with = f"which does not go with {with_what}: leave one of them out"
     for key, is_said in (
         ("join", training.join is not None),
@@ -64,7 +64,7 @@ def _of_company(training: Training) -> Iterator[Problem]:
 
 
 def _of_wrapper(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
-    if training.wrapper is Wrapper.DDP:
+    if training.wrapper is ModelWrapper.DDP:
         for key in ("tp", "pp", "dp_replicate", "dp_shard"):
             if (size := getattr(layout, key)) > 1:
                 yield ("parallel", key), f"is {size}, which goes with shards, expected wrapper = 'fsdp2', too"

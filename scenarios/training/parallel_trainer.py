@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
 from ddpsim.scenarios.training.snapshot import History, Snapshot, merged, part_snapshot
 from ddpsim.scenarios.training.trainer import optimizer_of
 from ddpsim.scenarios.training.training import Action, Training
@@ -88,7 +88,7 @@ def _model(training: Training, layout: Parallel, mesh: DeviceMesh, stage: int) -
         network.keep(layout.layers_of(stage, len(network.layers_in_order())))
     if layout.tp > 1:
         _split(network, mesh["tp"])
-    if training.wrapper is Wrapper.DDP:
+    if training.wrapper is ModelWrapper.DDP:
         group = mesh[layout.data_dimensions].get_group()
         return DistributedDataParallel(network, process_group=group, **training.engine_options)  # type: ignore[arg-type]
     return _sharded(network, mesh[layout.data_dimensions], training.mixed_precision)
@@ -146,17 +146,17 @@ def _schedule(layout: Parallel, mesh: DeviceMesh, models: Sequence[Any], numbers
     return schedule_class(layout.schedule)(own, layout.parts, loss_fn=loss, scale_grads=False)
 
 
-def schedule_class(schedule: Schedule) -> Callable[..., Any]:
+def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
     """torch's class of a schedule."""
     from torch.distributed import pipelining
 
     classes = {
-        Schedule.GPIPE: pipelining.ScheduleGPipe,
-        Schedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
-        Schedule.INTERLEAVED_1F1B: pipelining.ScheduleInterleaved1F1B,
-        Schedule.LOOPED_BFS: pipelining.ScheduleLoopedBFS,
-        Schedule.INTERLEAVED_ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
-        Schedule.ZBV_ZERO_BUBBLE: pipelining.ScheduleZBVZeroBubble,
+        PipelineSchedule.GPIPE: pipelining.ScheduleGPipe,
+        PipelineSchedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
+        PipelineSchedule.INTERLEAVED_1F1B: pipelining.ScheduleInterleaved1F1B,
+        PipelineSchedule.LOOPED_BFS: pipelining.ScheduleLoopedBFS,
+        PipelineSchedule.INTERLEAVED_ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
+        PipelineSchedule.ZBV_ZERO_BUBBLE: pipelining.ScheduleZBVZeroBubble,
     }
     return cast(Callable[..., Any], classes[schedule])
 

@@ -55,7 +55,7 @@ class Reference:
     """The coarsest dtype that numbers are computed in, beside each tensor's own."""
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """A tensor that is not what it should be."""
 
     rank: int
@@ -85,7 +85,7 @@ def by_oracle(training: Training, world_size: int) -> Reference:
     return Reference(own, tuple(rounding), training.dtype)
 
 
-def first_differences(reference: Reference, returns: Sequence[object]) -> list[Difference]:
+def first_differences(reference: Reference, returns: Sequence[object]) -> list[TensorDifference]:
     """What differs at the first moment at which something does, of the kind that is nearest to the cause.
 
     `returns` has a snapshot or a history of each rank; UsageError is raised for anything else. Moments are compared in
@@ -124,7 +124,7 @@ def _moment(history: History, iteration: int | None) -> int | None:
 
 def _differences(
     rank: int, returned: History, reference: Reference, iteration: int | None, code: Code, kind: str
-) -> Iterator[Difference]:
+) -> Iterator[TensorDifference]:
     """The tensors of one kind in which a rank differs after an iteration."""
     index = _moment(reference.histories[rank], iteration)
     if index is None:
@@ -141,7 +141,7 @@ def _differences(
         wanted = whole if offsets is None else _part(whole, found, offsets.get(name))
         allowed = _allowed(reference, rank, index, kind, name, whole, compressed)
         if (sides := _sides(found, wanted, allowed)) is not None:
-            yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
+            yield TensorDifference(rank, code, name, iteration, *sides, found, wanted, allowed)
 
 
 def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
@@ -153,7 +153,7 @@ def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | 
     return whole
 
 
-def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Difference]:
+def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
     """Parameters that all ranks' parts together do not make."""
     moments = [history[index] for history in histories if (index := _moment(history, expected.iteration)) is not None]
     if len(moments) < len(histories) or any(each.offsets is None for each in moments):
@@ -170,7 +170,7 @@ def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Dif
         if not is_held.all():
             for rank in range(len(histories)):
                 left = f"{int(is_held.sum())} of {is_held.numel()} elements on all ranks together"
-                yield Difference(
+                yield TensorDifference(
                     rank, Code.DIVERGENCE_PARAMETERS, name, expected.iteration, left, "all", None, whole, 0.0
                 )
 

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from ddpsim.scenarios.training.models import Network, make
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 
 Options = Mapping[str, object]
 
@@ -65,11 +65,11 @@ class NetworkChoice:
     options: Options = field(default_factory=dict)
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a training that stands in a file as it is, a key for each field. What it may hold is checked there."""
 
 
-class Exceptional(Part, frozen=True):
+class Exceptional(TrainingPart, frozen=True):
     """What some ranks do otherwise in some iterations; the last one that fits counts."""
 
     ranks: tuple[Whole, ...] | None = None
@@ -85,7 +85,7 @@ class Exceptional(Part, frozen=True):
         return (self.ranks is None or rank in self.ranks) and (self.iterations is None or iteration in self.iterations)
 
 
-class Rule(Part, frozen=True):
+class Rule(TrainingPart, frozen=True):
     """How many iterations a rank has: `start + step * (rank modulo cycle)`, at least 0."""
 
     start: Annotated[int, Meta(ge=0, le=MOST)] = 3
@@ -97,7 +97,7 @@ class Rule(Part, frozen=True):
         return max(0, self.start + self.step * (rank if self.cycle is None else rank % self.cycle))
 
 
-class JoinTerms(Part, frozen=True):
+class JoinTerms(TrainingPart, frozen=True):
     """The arguments of `join`."""
 
     divide_by_initial_world_size: bool = True
@@ -112,7 +112,7 @@ class OptimizerName(str, Enum):
     ADAMW = "adamw"
 
 
-class OptimizerChoice(Part, frozen=True, rename={"is_sharded": "sharded"}):
+class OptimizerChoice(TrainingPart, frozen=True, rename={"is_sharded": "sharded"}):
     """An optimizer; with `is_sharded` inside a ZeroRedundancyOptimizer, each rank stepping a part of the parameters."""
 
     name: OptimizerName = OptimizerName.SGD
@@ -154,7 +154,7 @@ class Training:
     exceptions: tuple[Exceptional, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
-    wrapper: Wrapper = Wrapper.DDP
+    wrapper: ModelWrapper = ModelWrapper.DDP
     parallel: Parallel | None = None
     """None for data parallelism alone, over all ranks."""
     accumulation: int = 1
@@ -169,7 +169,7 @@ class Training:
     @property
     def needs_mesh(self) -> bool:
         """True if it takes more than `trainer.py` has, and `parallel_trainer.py` runs it."""
-        return self.wrapper is not Wrapper.DDP or self.parallel is not None or self.clip_norm is not None
+        return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> Parallel:
         """How it lies over the ranks of a world."""

@@ -38,10 +38,10 @@ class RunLog:
 
 def run_log(trace: Iterable[Event], world_size: int) -> RunLog:
     """Return the log of a run with so many ranks."""
-    return _Reading(world_size).read(trace)
+    return _RunLogBuilder(world_size).read(trace)
 
 
-class _Reading:
+class _RunLogBuilder:
     """Builds the log from a trace, event by event."""
 
     def __init__(self, world_size: int) -> None:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.training.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.training.models.dense import GanDiscriminator, GanGenerator, Linear, MixedDtypes, Mlp
 from ddpsim.scenarios.training.models.images import Conv, Resnet
 from ddpsim.scenarios.training.models.network import Network
 from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
@@ -30,10 +30,10 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
         "batch_norm": BatchNorm,
         "branches": Branches,
         "conv": Conv,
-        "discriminator": Discriminator,
+        "discriminator": GanDiscriminator,
         "early_exit": EarlyExit,
         "embedding": Embedding,
-        "generator": Generator,
+        "generator": GanGenerator,
         "linear": Linear,
         "mixed_dtypes": MixedDtypes,
         "mlp": Mlp,

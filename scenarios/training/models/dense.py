@@ -75,7 +75,7 @@ class MixedDtypes(Network):
         self.wide.to(torch.float64)
 
 
-class Generator(Network):
+class GanGenerator(Network):
     """The half of a GAN that makes samples from noise; their `features` are what the discriminator takes."""
 
     def __init__(self, *, noise: int = 4, width: int = 16, features: int = 8) -> None:
@@ -88,7 +88,7 @@ class Generator(Network):
         return self.outer(F.relu(self.inner(batch)))
 
 
-class Discriminator(Network):
+class GanDiscriminator(Network):
     """The half of a GAN that judges samples: one number a row, higher for what it takes to be real."""
 
     def __init__(self, *, features: int = 8, width: int = 16) -> None:
