@@ -20,7 +20,7 @@ Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/pr
 the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
 engine. docs/scenarios.md lists every key.
 
-`forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
+`toml_forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where ranks do not hold what plain single-process training gives, as a finding."""
+"""Make a finding if ranks do not hold the numbers of plain single-process training."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:
-    """The finding for the first moment at which ranks do not hold what they should; None if all do.
+    """Return the finding for the first point in time at which ranks hold wrong values; None if there is none.
 
-    A snapshot is what every rank should return. Raises UsageError if ranks returned no snapshots.
+    A snapshot as reference is what every rank should return. Raises UsageError if ranks returned no snapshots.
     """
     if isinstance(reference, Snapshot):
         reference = Reference(((reference,),) * result.world_size)
@@ -28,7 +28,7 @@ def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding 
 
 
 def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
-    """The ranks that differ in what the first of them does."""
+    """Return a finding about all ranks that differ in the same tensor as the first one."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
     ranks = tuple(each.rank for each in alike)
@@ -59,7 +59,7 @@ def _deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result
 
 
 def _factor(found: Sequence[TensorDifference]) -> float | None:
-    """What plain training's elements are multiplied by; None if that is no one number, or they are all alike."""
+    """Return the factor by which all elements differ from plain training; None if there is no single factor."""
     pairs = [
         (each.actual.double().flatten(), each.wanted.double().flatten())
         for each in found
@@ -75,12 +75,12 @@ def _factor(found: Sequence[TensorDifference]) -> float | None:
 
 
 def _is_number(text: str) -> bool:
-    """False for what a float that is nan or infinite reads like."""
+    """Return False for the text of a float that is nan or infinite."""
     return not text.lstrip("-").startswith(("nan", "inf"))
 
 
 def _site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
-    """The line of a rank's last call before the optimizer step that ends an iteration; the last call at the end."""
+    """Return the line of a rank's last call before the optimizer step of an iteration; at the end, its last call."""
     site = None
     steps = 0
     for event in trace:

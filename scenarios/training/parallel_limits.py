@@ -1,4 +1,4 @@
-"""What cannot be laid out over a mesh, each as the key that is to blame and what is wrong with it."""
+"""Check a training for what its mesh cannot support. Each problem is a key and what is wrong with its value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CUT = "linear, mlp or transformer"
 
 
 def problems_of(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
-    """What is wrong, the first thing first; what follows one may be a consequence of it."""
+    """Yield the problems, in order; a later one may be a consequence of an earlier one."""
     layout = training.layout(world_size)
     if layout.dp > 1 and layout.dp_replicate * layout.dp_shard > 1:
         halves = "expected dp alone, or dp_replicate and dp_shard, whose product it is: leave it out"
@@ -45,7 +45,7 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
 
 
 def _of_company(training: Training) -> Iterator[Problem]:
-    """What goes with DistributedDataParallel over all ranks, and nothing else."""
+    """Check for options that only DistributedDataParallel over all ranks supports."""
     with_what = "clip_norm" if training.parallel is None else "parallel"
     with_what = "wrapper = 'fsdp2'" if training.wrapper is ModelWrapper.FSDP2 else with_what
     not_with = f"which does not go with {with_what}: leave one of them out"
@@ -84,7 +84,7 @@ def _of_actions(training: Training, refused: Action, why: str) -> Iterator[Probl
 
 
 def _of_split(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
-    """Every layer that is split has to have as many columns, or rows, for each rank."""
+    """Check that every split layer has the same number of columns, or rows, for each rank."""
     name = training.networks[0].name
     if not network.split:
         yield (
@@ -137,7 +137,7 @@ def _of_rows(training: Training, key: str, size: int) -> Iterator[Problem]:
 
 
 def _shared_across(layout: Parallel, network: Network) -> Iterator[tuple[str, str]]:
-    """Parameters that two stages would have."""
+    """Yield parameters that two stages would share."""
     layers = network.layers_in_order()
     stage_of = {
         name: stage
