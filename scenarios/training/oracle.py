@@ -8,8 +8,8 @@ its own batches, and its own buffers from its own forwards. In an iteration
 - before a forward, all ranks take the buffers of one rank: rank 0, or under join, where that may have ended, the
   highest one present; unless the forward before was under no_sync or without gradients;
 - each rank present runs its batch and adds to its gradients;
-- the gradients are reduced in the first backward after a forward outside no_sync, even if that forward had none of its own and
-  the backward is under no_sync;
+- the gradients are reduced in the first backward after a forward outside no_sync, even if that forward had no backward
+  of its own and the backward is under no_sync;
 - to reduce them, each parameter's are summed over the ranks that have one, and divided by the world size, or
   by the number of ranks present (`divide_by_initial_world_size=False`). A parameter that no rank used keeps none.
 
