@@ -111,6 +111,7 @@ def _within_reach(training: Training, world_size: int) -> Training:
 
 
 def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
+    """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
     rule = training.iterations
     expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)

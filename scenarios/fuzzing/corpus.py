@@ -60,6 +60,7 @@ def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:
 
 
 def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
+    """Run a corpus file on the engines that it needs, if all of them are wanted."""
     try:
         scenario = load(str(path))
     except UsageError as error:

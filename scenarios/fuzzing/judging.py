@@ -161,6 +161,7 @@ def _program_judged(scenario: Scenario, program: Program, deadline: float) -> It
 def _under_its_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[Execution]:
+    """Run a program twice under its own schedule, compare the findings with the wanted ones, and the traces."""
     engine = scenario.engine
     results = [_attempt(scenario, engine, deadline) for _ in range(2)]
     for result in results:

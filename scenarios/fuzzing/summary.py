@@ -13,6 +13,7 @@ def summary(campaign: Campaign) -> str:
 
 
 def _extent(campaign: Campaign) -> list[str]:
+    """Return the lines on how much was run, and the outcomes."""
     totals, seconds = campaign.totals, campaign.seconds
     rate = totals.count / seconds if seconds else 0.0
     end = (

@@ -148,6 +148,7 @@ def _dask(workers: Workers) -> Iterator[None]:
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[None]:
+    """Use a Ray cluster as the backend of joblib in the block."""
     try:
         import ray
         from ray.util.joblib import register_ray

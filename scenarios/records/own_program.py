@@ -52,7 +52,7 @@ def _lines(comparison: Comparison, job: Job) -> list[str]:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]
     others = [each.rank for each in comparison.differences[1:]]
-    count = f"{first.alike} call{'s' * (first.alike != 1)} alike"
+    count = f"{first.alike} equal call{'s' * (first.alike != 1)}"
     lines = [f"  differs from the records first on rank {first.rank}, after {count}"]
     lines += _sides(first)
     if others:

@@ -96,6 +96,7 @@ class _Plain:
         return [tuple(rank.history) for rank in self._ranks]
 
     def _iterate(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
+        """Run one iteration of all ranks that are present."""
         if action.has_forward or action is Action.EVALUATE:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:

@@ -105,6 +105,7 @@ def _of_split(training: Training, layout: Parallel, network: Network) -> Iterato
 
 
 def _of_pipeline(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+    """Check that the network, the schedule and the actions fit a pipeline."""
     if layout.pp == 1:
         for key in ("schedule", "micro_batches"):
             if getattr(layout, key) != getattr(Parallel(), key):

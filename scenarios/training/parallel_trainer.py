@@ -64,6 +64,7 @@ def train(rank: int, training: Training) -> History:
 
 
 def _job(rank: int, training: Training) -> _Job:
+    """Build the mesh, the stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
     sizes = layout.dimensions
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -187,6 +188,7 @@ def refusal_of(layout: Parallel) -> str:
 
 
 def _iterate(job: _Job, rank: int, iteration: int) -> None:
+    """Run one iteration of a rank."""
     training = job.training
     action = training.action(rank, iteration)
     batch = training.batch(job.whole, job.layout.data_rank(rank), iteration)

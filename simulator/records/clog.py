@@ -85,6 +85,7 @@ class _ClogParser:
             raise ValueError(head)
 
     def _take_call(self, number: str, rest: list[str]) -> None:
+        """Parse a line that begins, ends or describes a call."""
         kind = rest[0]
         if kind == "sig":
             self._signatures[number] = self._signature(rest[1], _fields(rest[2:]))

@@ -274,6 +274,7 @@ def _key(entry: _Entry) -> tuple[Any, ...]:
 
 
 def _signature(entries: Sequence[_Entry]) -> Signature:
+    """Return the signature of a call, from its entries."""
     operations = list(dict.fromkeys(_operation(entry.profiling_name) for entry in entries))
     operation = operations[0]
     if len(entries) > 1:

@@ -55,6 +55,7 @@ class _RunLogBuilder:
         """The same for unmatched sends and receives, by group, receiver and tag."""
 
     def read(self, trace: Iterable[Event]) -> RunLog:
+        """Return the log of a trace."""
         for event in trace:
             call = event.call
             if call is None:

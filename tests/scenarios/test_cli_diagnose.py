@@ -386,7 +386,7 @@ def test_the_program_itself_is_run_and_compared(ddpsim, tmp_path):
     )
     assert ddpsim("diagnose", "dumps", "--program", "repaired.py")[1].splitlines()[-5:-1] == [
         "program repaired.py finds nothing on virtual ranks",
-        "  differs from the records first on rank 2, after 1 call alike",
+        "  differs from the records first on rank 2, after 1 equal call",
         "  record   no more call",
         '  program  all_reduce #1  float32[11]  group "default"  repaired.py:5',
     ]
