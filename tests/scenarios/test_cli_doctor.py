@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_a_machine_that_has_all_is_well(with_table, capsys):
     with_table("replaced  time sleep")
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == "missing:      nothing that ddpsim relies on"
+    assert said.splitlines()[-1] == "missing:      nothing that ddpsim needs"
     for title in ("tested:", "system:", "free memory:", "GPUs:", "compilers:", "optional:"):
         assert f"\n{title}" in said
 
@@ -67,7 +68,7 @@ def test_a_torch_that_is_broken_is_one_line(error, monkeypatch, capsys):
     line = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     assert lines[-3:] == [
         "missing:      1",
-        f"  torch: cannot be imported ({line}): install it anew",
+        f"  torch: cannot be imported ({line}): reinstall it",
         "    disables: everything",
     ]
     assert "torch missing: not tested" in lines[0]
@@ -77,3 +78,13 @@ def test_a_torch_that_is_too_old_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["torch"], "__version__", "2.10.1")
     assert main(["doctor"]) == 1
     assert "  torch: torch is 2.10.1, expected 2.11 or newer: pip install 'torch>=2.11'\n" in capsys.readouterr().out
+
+
+def test_it_runs_from_a_folder_of_sources_that_nobody_installed(with_table, monkeypatch, capsys):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with_table("replaced  time sleep")
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith("ddpsim from its sources, Python ")
