@@ -11,8 +11,8 @@ from ddpsim.reports.making.result import events_left_out, run_of
 from ddpsim.reports.making.versions import environment
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
-from ddpsim.simulator.exploration.parting import Parting
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transcript import Choice, event_text
@@ -29,7 +29,7 @@ def document_of_exploration(
     how: str = "",
     is_expected: bool | None = None,
     conclusion: str = "",
-    parting: Parting | None = None,
+    parting: DivergencePoint | None = None,
 ) -> Document:
     """A document with the exploration and the runs that stand for it: one that failed, one that passed.
 
@@ -65,7 +65,7 @@ def document_of_exploration(
     return Document(exploration.program, tuple(runs), exploration, environment())
 
 
-def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None) -> Difference | None:
+def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | None = None) -> Difference | None:
     """The first event that two traces do not share, with the choice that led there; None if they are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
@@ -78,7 +78,7 @@ def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None
     return found if parting is None else _with_choices(found, parting)
 
 
-def _with_choices(difference: Difference, parting: Parting) -> Difference:
+def _with_choices(difference: Difference, parting: DivergencePoint) -> Difference:
     number = len(parting.before) + 1
     choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
     return replace(difference, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
-    from ddpsim.simulator.exploration.parting import Parting
+    from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 
 
 @with_sets
@@ -127,7 +127,7 @@ class Explored(NamedTuple):
     """What came of an exploration, and where what failed parts from what passed."""
 
     exploration: Exploration
-    parting: Parting | None
+    parting: DivergencePoint | None
 
 
 def _told(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
 from ddpsim.simulator.diagnosis.uneven import behind
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.wording import Line
 
 _OTHER = {"send": "recv", "recv": "send"}
@@ -38,7 +38,7 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
     return []
 
 
-def left_for_messages(snapshot: Snapshot, reading: Reading) -> dict[int, Call]:
+def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Call]:
     """The messages of ranks that others wait for in a loop's collective, to which they came less often; by rank.
 
     A message of a line that had some before is of the loop itself, and a function that communicates may be called from

@@ -39,14 +39,14 @@ class Offer(NamedTuple):
         return f"{self.point.who(self.point.rank)} has a choice at step {self.choice_points}, which of {names} {what}"
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """What two runs of one schedule should have in common."""
 
     offers: tuple[Offer, ...]
     trace: Trace
 
 
-def runs_differ(first: Run, second: Run) -> Finding | None:
+def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
     """The finding for the first step that is not the same in two runs; None if all are."""
     events = zip_longest(first.trace, second.trace)
     event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)

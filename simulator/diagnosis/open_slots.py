@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot
 from ddpsim.simulator.diagnosis.mismatch import mismatch
-from ddpsim.simulator.diagnosis.standstill import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.explain import elided, shortened
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import RankSnapshot, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
@@ -28,9 +28,9 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, tuple(lines), (site,) if site else ())
 
 
-def together(snapshot: Snapshot, readings: Sequence[Reading]) -> list[Reading]:
+def together(snapshot: Snapshot, readings: Sequence[WaitReading]) -> list[WaitReading]:
     """The readings, those of threads that wait alike within several ranks as one, in the place of the first."""
-    alike: dict[object, Reading] = {}
+    alike: dict[object, WaitReading] = {}
     for index, reading in enumerate(readings):
         key: object = index
         if reading.code is Code.DEADLOCK_THREADS:
@@ -69,7 +69,7 @@ def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
     return " -> ".join(elided([_named(snapshot.threads[number]) for number in (*threads, threads[0])]))
 
 
-def advise_threads(snapshot: Snapshot, reading: Reading) -> list[Line]:
+def advise_threads(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
     """Why threads of one rank wait for each other, and what to try."""
     culprits = rank_list(reading.culprits)
     waits = [snapshot.threads[number].wait for number in reading.threads]

@@ -28,9 +28,9 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.digraph import Digraph
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
@@ -160,12 +160,12 @@ class WaitGraph:
 
     # --- why ----------------------------------------------------------------------------------------------------------
 
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[WaitReading, ...]:
         """One for each cycle, and for each set of ends that the same ranks wait for; by lowest victim."""
         readings = [*self._cycles(), *self._ends()]
         return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
-    def _cycles(self) -> Iterator[Reading]:
+    def _cycles(self) -> Iterator[WaitReading]:
         """The shortest cycle of each strongly connected component that waits for itself, whatever else it waits for.
 
         An OR node that somebody outside could serve is left out: a cycle through it is not why it waits.
@@ -180,12 +180,12 @@ class WaitGraph:
                 ranks = tuple(dict.fromkeys(node.rank for node in cycle))
                 if len(ranks) > 1 or not any(map(_is_within_rank, knot)):
                     streams = tuple(node.rank for node in cycle if isinstance(node, Stream))
-                    yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
+                    yield WaitReading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
                 else:
                     numbers = tuple(node.number for node in cycle if isinstance(node, Thread))
-                    yield Reading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
+                    yield WaitReading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
 
-    def _ends(self) -> Iterator[Reading]:
+    def _ends(self) -> Iterator[WaitReading]:
         """What waits end in: ranks that raised or returned, and store keys that nobody sets."""
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
@@ -208,7 +208,7 @@ class WaitGraph:
             elif state is RankState.WAITING:
                 culprits = _ranks({*nodes, *before})
             any_suffices = len(nodes) > 1 and before <= self.alternatives
-            yield Reading(code, culprits, victims, any_suffices=any_suffices)
+            yield WaitReading(code, culprits, victims, any_suffices=any_suffices)
 
     def _state(self, node: Any) -> RankState:
         """What has become of whom a node stands for; one that waits for nobody in particular still waits."""

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ddpsim.simulator.choices import ChoicePoint, Policy
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, Run, runs_differ
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, runs_differ
 from ddpsim.simulator.result import Result
 
 
@@ -19,7 +19,9 @@ def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
     result = run(first)
     second = _Recorder(_Recorded(first.choices))
     again = run(second)
-    finding = runs_differ(Run(tuple(first.offers), result.trace), Run(tuple(second.offers), again.trace))
+    finding = runs_differ(
+        RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
+    )
     if finding is None:
         return result
     return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
