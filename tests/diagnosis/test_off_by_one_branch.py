@@ -1,5 +1,7 @@
 """Which earlier call is to blame where calls are one off, and where they only look so."""
 
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 
