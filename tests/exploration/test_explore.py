@@ -125,9 +125,7 @@ def test_the_text_ends_in_the_replay_line():
     exploration = explore(overtaken, 2)
     lines = str(exploration).splitlines()
     assert lines[0] == "FAIL  overtaken on 2 ranks"
-    assert lines[1] == (
-        f"  Execution {exploration.executions} failed; what other interleavings come to was not looked at"
-    )
+    assert lines[1] == (f"  Execution {exploration.executions} failed: stopped there; other interleavings were not run")
     assert lines[-1] == f'  replay  replay(overtaken, 2, "{exploration.first_failure.schedule}")'
 
 
