@@ -39,7 +39,7 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
 
 
 def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Call]:
-    """Return, by rank, the messages of ranks that reached a loop's collective less often than the ranks that wait there.
+    """Return, by rank, the messages of ranks that reached a loop's collective less often than those waiting there.
 
     A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
     communicates may be called outside the loop.
