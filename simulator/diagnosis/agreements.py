@@ -12,7 +12,7 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
-class Said(NamedTuple):
+class AgreedValue(NamedTuple):
     """The value that one rank passed to `agree()`."""
 
     rank: int
@@ -21,7 +21,7 @@ class Said(NamedTuple):
     site: Site
 
 
-def values_differ(name: str, number: int, said: Sequence[Said], step: int) -> Finding:
+def values_differ(name: str, number: int, said: Sequence[AgreedValue], step: int) -> Finding:
     """Return the finding for call `number` of `agree(name)`, given the values of the ranks that made it."""
     said = sorted(said)
     sides = ranks_by((each.rank, each.value) for each in said)
