@@ -130,7 +130,7 @@ class WaitGraph:
             if len(alike) > 1:
                 self.graph.add_edges([(("store", index), alike[(index + 1) % len(alike)][0])])
 
-    # --- edges as values -----------------------------------------------------------------------------------------------
+    # --- edges as values ----------------------------------------------------------------------------------------------
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Return each waiting thread and those it waits for, by rank: the graph as values, without slots and keys."""

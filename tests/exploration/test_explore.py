@@ -161,7 +161,7 @@ def test_what_fails_under_every_schedule_is_told_at_once():
     assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution, and every one fails"
     exploration = explore(fails_at_once, 3)
     assert exploration.executions == 1
-    assert str(exploration).splitlines()[1].startswith("  The first execution failed; ")
+    assert str(exploration).splitlines()[1].startswith("  The first execution failed: ")
 
 
 # --- policies that draw -----------------------------------------------------------------------------------------------
