@@ -11,7 +11,7 @@ from ddpsim.simulator.wording import rank_list
 _MEETING = (EventKind.ISSUE, EventKind.STORE)
 
 
-def no_contact_note(program: str, returns: Sequence[object], trace: Trace) -> str:
+def no_communication_note(program: str, returns: Sequence[object], trace: Trace) -> str:
     """Return the note for a run that passed; "" if its ranks communicated, or if there is only one rank."""
     if len(returns) == 1 or any(event.kind in _MEETING for event in trace.events):
         return ""
