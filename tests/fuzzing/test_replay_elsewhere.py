@@ -46,7 +46,7 @@ def failures(strategy, count, *, of):
 
 
 def is_torch_known_to_fail(chosen):
-    """FirstDifference from the map of used parameters of a rank without a batch, which is memory that nobody wrote."""
+    """Apart from the map of used parameters of a rank without a batch, which is memory that nobody wrote."""
     training, _ = chosen
     is_open = training.engine_options["find_unused_parameters"] and min(training.iterations) == 0
     return training.join is not None and training != possible_for_torch(training) and not is_open
