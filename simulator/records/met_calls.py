@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.diagnosis.standstill import OpenSlot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import Job

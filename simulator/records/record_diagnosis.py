@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.explain import Row, table
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.standstill import (
+from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     OpenSlot,
     RankSnapshot,
     RankState,
     Snapshot,
     StreamSnapshot,
 )
+from ddpsim.simulator.diagnosis.explain import Row, table
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.records.job import Job
 from ddpsim.simulator.records.met_calls import ROOTED, Clash, MetCollectives, MetMessages, met_collectives, met_messages

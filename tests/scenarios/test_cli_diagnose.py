@@ -323,7 +323,9 @@ def test_a_hang_becomes_a_test_that_fails_alike_and_shrinks(ddpsim, tmp_path):
     assert (status, out.splitlines()[-1]) == (0, "as expected: fail, deadlock.missing_rank, rank 2")
     status, out, _ = ddpsim("shrink", "hang.toml")
     assert (status, out.splitlines()[0].partition("  ->  ")[2][:15]) == (0, "2 ranks, 1 call")
-    assert 'cause = "ranks 0, 1, 3 wait for rank 2, which did not come"' in (tmp_path / "hang.toml").read_text("utf-8")
+    assert 'cause = "ranks 0, 1, 3 wait for rank 2, which did not arrive"' in (tmp_path / "hang.toml").read_text(
+        "utf-8"
+    )
 
 
 def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
@@ -345,7 +347,7 @@ def test_the_test_for_pytest_is_written_and_says_how_to_run_it(ddpsim, tmp_path)
     assert status == 1
     assert out.endswith("\ntest    test_hang-7.py finds fail, deadlock.missing_rank, rank 2\n  pytest test_hang-7.py\n")
     text = (tmp_path / "test_hang-7.py").read_text()
-    assert text.startswith('"""ranks 0, 1, 3 wait for rank 2, which did not come.\n')
+    assert text.startswith('"""ranks 0, 1, 3 wait for rank 2, which did not arrive.\n')
     assert "Written by `ddpsim diagnose dumps --write-test test_hang-7.py`." in text
     assert "def test_hang_7(rank):\n" in text
     taken = ddpsim("diagnose", "dumps", "--write-test", "test_hang-7.py")[2]
