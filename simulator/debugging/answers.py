@@ -9,8 +9,8 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.session_host import CannotError, Topic
 from ddpsim.simulator.debugging.stacks import equal_stacks
 from ddpsim.simulator.diagnosis.deadlock import rows_of
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, table
-from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.wording import rank_list, ranks_by
