@@ -11,9 +11,9 @@ import typer.main
 
 from ddpsim import Crash, UsageError, explore, replay, shrink, simulate
 from ddpsim.scenarios.cli.commands import app
-from ddpsim.scenarios.files.forms import OPTION_KEYS
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.toml_forms import OPTION_KEYS
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, OF_RUN
 from ddpsim.scenarios.running.run_as import run_keywords, with_options, words_of
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunOptions
@@ -91,7 +91,7 @@ def test_an_option_that_there_is_not_is_one_line():
     for call in (simulate, explore):
         with pytest.raises(UsageError) as raised:
             call(print, 2, isolaton="thread")
-        line = f"'isolaton' is no option of a run, expected one of {known}: did you mean 'isolation'?"
+        line = f"'isolaton' is not an option of a run, expected one of {known}: did you mean 'isolation'?"
         assert str(raised.value) == line
     for call in (replay, shrink):
         with pytest.raises(UsageError, match=r"^alike is True, but a recorded schedule .*: leave it out$"):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import UsageError, Verdict, explore, replay, simulate
 from ddpsim.scenarios.cli.options import backends_named
 from ddpsim.scenarios.cli.run import by_backend
-from ddpsim.scenarios.files.forms import ScenarioForm
+from ddpsim.scenarios.files.toml_forms import ScenarioForm
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.backend_semantics import BACKENDS
@@ -193,7 +193,7 @@ def test_the_schedule_is_replayed_by_the_same_rules():
 
 
 def test_exploring_by_rules_that_dpor_does_not_know():
-    with pytest.raises(UsageError, match="'nccl', whose rules policy 'dpor' does not know: take policy 'dfs'"):
+    with pytest.raises(UsageError, match="'nccl', which policy 'dpor' does not support: use policy 'dfs'"):
         explore(messages, 2, backend_semantics="nccl")
     assert explore(messages, 2, backend_semantics="nccl", policy="dfs").verdict is Verdict.FAIL
     covered = explore(messages, 2, backend_semantics="eager-send")

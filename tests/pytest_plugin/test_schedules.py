@@ -237,8 +237,8 @@ def test_a_damaged_token_is_one_line(run):
     result = run(hangs(), "--ddpsim-replay", "s1:0:00000000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [
-        "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its own checksum, expected an unchanged "
-        "token: copy it again from the report"
+        "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its checksum, so it was changed: "
+        "copy it again from the report"
     ]
 
 
@@ -274,7 +274,7 @@ def test_a_test_that_has_changed_shows_both_sides(fails):
     token = fails(race("explore=True")).token
     diverged, recorded, *_ = fails(marked("pass", "ranks(3)", name="test_race"), "--ddpsim-replay", token).lines
     assert diverged.startswith("replay diverged: the run ended after 2 choices, but the schedule has 6 more")
-    assert recorded == "  recorded   goes on with 0x5.1"
+    assert recorded == "  recorded   continues with 0x5.1"
 
 
 @pytest.mark.parametrize(("option", "value"), [("--ddpsim-policy", "robin"), ("--ddpsim-seed", "one")])

@@ -1,4 +1,4 @@
-"""A document of an exploration: its outcomes, the first execution that failed, and one that passed to compare with."""
+"""Makes the document of an exploration: outcomes, the first failing execution, and a passing one to compare."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import replace
 from itertools import groupby
 
 from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
-from ddpsim.reports.making.result import events_left_out, run_of
-from ddpsim.reports.making.versions import environment
+from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
-from ddpsim.simulator.exploration.parting import Parting
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transcript import Choice, event_text
 from ddpsim.simulator.wording import rank_list
 
 _MOST_BEFORE = 200
-"""So many rows of choices before the one that differs are kept."""
+"""The number of rows of choices that are kept before the first choice that differs."""
 
 
 def document_of_exploration(
@@ -29,11 +28,11 @@ def document_of_exploration(
     how: str = "",
     is_expected: bool | None = None,
     conclusion: str = "",
-    parting: Parting | None = None,
+    parting: DivergencePoint | None = None,
 ) -> Document:
-    """A document with the exploration and the runs that stand for it: one that failed, one that passed.
+    """Return a document with the exploration and two of its runs: a failing and a passing one.
 
-    `parting` is where these two part, if it was looked for.
+    `parting` is the first choice in which these two differ, if it was searched for.
     """
     runs: list[Run] = []
 
@@ -65,8 +64,8 @@ def document_of_exploration(
     return Document(exploration.program, tuple(runs), exploration, environment())
 
 
-def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None) -> Difference | None:
-    """The first event that two traces do not share, with the choice that led there; None if they are equal."""
+def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | None = None) -> Difference | None:
+    """Return the first event that differs in two traces, with the choice that led to it; None if they are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
     if shared is None:
@@ -78,14 +77,14 @@ def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None
     return found if parting is None else _with_choices(found, parting)
 
 
-def _with_choices(difference: Difference, parting: Parting) -> Difference:
+def _with_choices(difference: Difference, parting: DivergencePoint) -> Difference:
     number = len(parting.before) + 1
     choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
     return replace(difference, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])
 
 
 def _rows(choices: Sequence[Choice]) -> Iterator[Chosen]:
-    """A row for each choice; those in a row that took the default share one."""
+    """Yield a row for each choice; consecutive choices that took the default share a row."""
     for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
         numbered = list(same)
         yield from [_chosen(numbered)] if is_default else (_chosen([each]) for each in numbered)
@@ -102,7 +101,7 @@ def _chosen(numbered: Sequence[tuple[int, Choice]]) -> Chosen:
 
 
 def _index(trace: Trace, index: int) -> int | None:
-    """The index of an event in the run of a document; None if it is not there."""
+    """Return the index of an event in the document's run; None if the document leaves the event out."""
     first = events_left_out(trace)
     return index - first if first <= index < len(trace) else None
 
