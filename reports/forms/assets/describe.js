@@ -75,12 +75,12 @@ function callWithLine(run, call) {
   return callName(run, call) + group + (site === null ? "" : ` at ${run.sites[site].short}`);
 }
 
-/** What became of the call of a cell, in a few words. @param {Run} run @param {number} cell */
+/** The state of the call of a cell, in a few words. @param {Run} run @param {number} cell */
 function stateOf(run, cell) {
   const slot = run.cellSlot[cell];
   if (run.isMissing(cell)) return "missing: it never came";
   if (run.odd.has(cell)) return `differs: ${textAt(run.odd.get(cell))}`;
-  if (run.slots.state[slot] === "x") return "others of its slot differ";
+  if (run.slots.state[slot] === "x") return "other calls of its slot differ";
   if (run.slots.state[slot] === "m") return "matched";
   const missing = run.slots.missing[slot];
   if (missing === undefined) return "never matched";
@@ -89,7 +89,7 @@ function stateOf(run, cell) {
   return `waits, ${absent} of ${absent + run.slots.size[slot]} missing${enough}`;
 }
 
-/** What a screen reader says of a cell. @param {Run} run @param {number} cell */
+/** The text of a cell for a screen reader. @param {Run} run @param {number} cell */
 function cellLabel(run, cell) {
   const lane = run.lanes[run.cellLane[cell]];
   return `${laneName(lane)}, ${callName(run, run.callAt(cell))}, ${stateOf(run, cell)}`;
@@ -112,7 +112,7 @@ function shortened(text, longest = 120) {
   return letters.length <= longest ? text : `${letters.slice(0, longest - 1).join("")}\u2026`;
 }
 
-/** What happened in an event. @param {Run} run @param {number} event */
+/** A line that describes an event. @param {Run} run @param {number} event */
 function eventLine(run, event) {
   const call = run.eventCall[event];
   const kind = run.kinds[event];

@@ -56,7 +56,7 @@ class Details {
     const { ranks, rank, end, text } = this.run.lanes[lane];
     const rows = [
       ["ranks", spansText(ranks)],
-      ["alike", `all ${spansCount(ranks).toLocaleString("en")} made the same calls; events are those of rank ${rank}`],
+      ["same", `all ${spansCount(ranks).toLocaleString("en")} made the same calls; events are those of rank ${rank}`],
       ["end", [END_WORDS[end], textAt(text)].filter((part) => part).join(" ")],
     ];
     this.open(ranksText(ranks.slice(0, 3)) + (ranks.length > 3 ? ", \u2026" : ""), [listOf(rows.filter(([, each]) => each))]);
@@ -128,7 +128,7 @@ function messageText(run, call, peer) {
   return `${direction} ${peer < 0 ? "any rank" : `rank ${peer}`}, tag ${run.calls.tag[call]}`;
 }
 
-/** Where a rank went that never made a call. @param {Run} run @param {number} lane @returns {[string, string][]} */
+/** Rows on where a rank is that never made a call. @param {Run} run @param {number} lane @returns {[string, string][]} */
 function insteadRows(run, lane) {
   const { end, text } = run.lanes[lane];
   const words = { waiting: "waits forever: ", raised: "raised " };
@@ -141,7 +141,7 @@ function insteadRows(run, lane) {
   ];
 }
 
-/** With whom it met, or who is missing. @param {Run} run @param {number} cell @returns {[string, string][]} */
+/** Rows on the ranks of a slot, and on those that are missing. @param {Run} run @param {number} cell @returns {[string, string][]} */
 function slotRows(run, cell) {
   const slot = run.cellSlot[cell];
   const match = run.matchNumber(slot);
