@@ -21,7 +21,7 @@ from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.debugging.thread_place import ThreadPlace
 from ddpsim.simulator.diagnosis.apart import note_of_apart
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import InternalError, UsageError, internal_error, is_unexpected
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
@@ -107,10 +107,17 @@ def _run(
             if director is None
             else DirectedKernel(world_size, director, **terms)
         )
-        if processes is not None:
-            ran = processes.run(kernel, mover, options, director)
-        else:
-            ran = _as_threads(program, kernel, mover, options, director)
+        try:
+            if processes is not None:
+                ran = processes.run(kernel, mover, options, director)
+            else:
+                ran = _as_threads(program, kernel, mover, options, director)
+        except Exception as error:
+            if not is_unexpected(error):
+                raise
+            report = internal_error(error, "the process that runs the ranks")
+            token = Schedule(kernel.choices, options.identity, options.start)
+            raise InternalError(f"{report}\nreplay token {token}") from None
     schedule = Schedule(kernel.choices, options.identity, options.start)
     options = options._replace(poison=ran.has_poisoned)
     result = Result(

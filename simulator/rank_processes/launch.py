@@ -117,7 +117,10 @@ class Launch:
             self._told.append(told)
             self._guardian.guard(message.pid)
             os.close(arena)
-        return Done(None) if message is None else message
+        if message is None:
+            self._launcher.check_broken()
+            return Done(None)
+        return message
 
     def forward_output(self) -> None:
         """Let the caller's own streams have what the launcher has written."""

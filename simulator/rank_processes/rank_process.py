@@ -7,7 +7,6 @@ import faulthandler
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -28,7 +27,7 @@ from ddpsim.simulator.rank_processes.outsiders import refuse_groups_in_forks, wa
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.process_place import ProcessPlace
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import write_stack
+from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
@@ -47,17 +46,19 @@ from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 def main(setting: Setting) -> NoReturn:
     """Run a rank, and end the process."""
-    status = 1
+    process = None
     try:
         make_own_process(setting)
         watch_children(setting.terms.outsiders, f"rank {setting.rank}")
-        _RankProcess(setting).run()
-        status = 0
-    except BaseException:  # of the machinery: a program's come out in `Ended`
-        traceback.print_exc()
+        process = _RankProcess(setting)
+        process.run()
+    except BaseException as error:  # ours: `Ended` has what the program raised
+        first = (process and process.stop_communicating()) or error
+        flush()
+        end_broken(setting.files.stack, first, f"the process of rank {setting.rank}")
     finally:
         flush(has_own_files=setting.terms.is_program and not setting.terms.is_launched)
-        os._exit(status)
+        os._exit(0)
 
 
 def leave_program(kernel: RemoteKernel) -> None:
@@ -161,6 +162,11 @@ class _RankProcess:
 
     def _record_leaving(self, rank: int, error: BaseException) -> None:
         self._leaving = error
+
+    def stop_communicating(self) -> BaseException | None:
+        """Let no replaced function wait for its turn from now on. Returns what broke here first, if that is known."""
+        self._own_channel.is_in_use = True
+        return self._kernel.run.life.failure
 
     def run(self) -> None:
         """Run the program, and say what came of it."""
