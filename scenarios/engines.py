@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from ddpsim import UsageError
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 
 
 class Engine(str, Enum):
@@ -38,8 +38,8 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """The program as it runs under `engine`: what is installed here is not there where a `Program` runs."""
-    if isinstance(program, Program) and engine is Engine.DDP:
+    """The program as it runs under `engine`: what is installed here is not there where a `Script` runs."""
+    if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp
 
         return replace(program, within=patch_torch_ddp)

@@ -20,7 +20,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ from ddpsim.scenarios.ranks.function import of_a_rank
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.run_options import REPLICAS_IF_ANY, RunOptions
 from ddpsim.simulator.wording import rank_list
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def finds(
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """A program with its world, its faults and what is expected of it."""
+class Scenario(RunOptions):
+    """A program with its world, the options of its runs, and what is expected of it."""
 
     name: str
     about: str
@@ -136,8 +137,6 @@ class Scenario:
     """How many ranks it has unless somebody says otherwise."""
     min_world_size: int = 2
     max_world_size: int | None = None
-    args: tuple[Any, ...] = ()
-    faults: tuple[Fault, ...] = ()
     added_faults: tuple[Fault, ...] = ()
     """Those of its faults that a caller, or a file that names it, has added, and has to say again for the same run."""
     tags: tuple[str, ...] = ()
@@ -148,25 +147,10 @@ class Scenario:
     repairs: str = ""
     """The scenario that this one is the repaired twin of."""
     engine: Engine = Engine.TORCH
-    """Whom it runs on unless somebody says otherwise."""
-    isolation: str | None = None
-    """What a rank is, "thread" or "process"; None for what goes with the program."""
-    gpus: int | None = None
-    """Virtual ones, for ranks that are processes."""
-    alike: bool = False
-    """Ranks of a program start with the same seeds."""
+    """The engine that it runs on unless a caller names another."""
     hash_seed: int | None = None
     """The PYTHONHASHSEED of all ranks of a program; None for those that ranks have otherwise."""
-    preload: tuple[str, ...] = ()
-    """Modules that are loaded before the ranks of a program are forked."""
-    one_at_a_time: bool = False
-    """Ranks that are processes do not compute beside each other."""
-    poison: bool | None = None
-    """Tensors of calls in flight hold what shows; None for yes where many schedules are tried, and else no."""
-    backend_semantics: str = GLOO.name
-    """By whose rules calls meet."""
-    check: str | None = "replicas-if-any"
-    """What is compared besides, as `simulate` takes it; None for nothing."""
+    check: str | None = field(default=REPLICAS_IF_ANY, kw_only=True)
     choices: tuple[int, ...] = ()
     """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 
@@ -192,7 +176,7 @@ class Scenario:
         """The same in another world. Raises UsageError if it cannot be."""
         if world_size is None:
             return self
-        if isinstance(self.program, Program) and self.program.counts_ranks:
+        if isinstance(self.program, Script) and self.program.counts_ranks:
             return replace(self, program=replace(self.program, counts_ranks=False)).with_world_size(world_size)
         if world_size == self.world_size:
             return self
@@ -221,7 +205,7 @@ def scenario(
     max_world_size: int | None = None,
     faults: Sequence[Fault] = (),
     reference: Callable[[int], Reference | Snapshot] | None = None,
-    check: str | None = "replicas-if-any",
+    check: str | None = REPLICAS_IF_ANY,
     poison: bool | None = None,
     backend_semantics: str = GLOO.name,
 ) -> Callable[[Callable[..., Any]], Scenario]:

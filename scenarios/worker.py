@@ -20,12 +20,11 @@ from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
+from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, check_usable, result_of
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, own_cache
+from ddpsim.scenarios.jobs.supervisor import supervise_to_status
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.cache import own_cache
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, check_usable, result_of
-from ddpsim.scenarios.processes.rank_report import RankReport
-from ddpsim.scenarios.processes.supervisor import supervise_to_status
 from ddpsim.scenarios.running.runner import PROCESSES, against_reference, check_engine_options
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -59,7 +58,7 @@ def _run(name: str, engine: Engine, timeout_seconds: float) -> int:
     check_engine_options(scenario, engine)
     check_usable(scenario)
     return supervise_to_status(
-        Job.of(scenario, engine, timeout_seconds), lambda reports: _tell(scenario, engine, reports)
+        ScenarioJob.of(scenario, engine, timeout_seconds), lambda reports: _tell(scenario, engine, reports)
     )
 
 

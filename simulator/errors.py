@@ -80,7 +80,7 @@ _MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError)
 
 _PASSES_ERRORS_ON = tuple(
     f"ddpsim.simulator.{part}"
-    for part in ("debugging", "rank_processes.outside", "runtime.isolation", "runtime.threads", "virtual_gpus")
+    for part in ("debugging", "rank_processes.external_effects", "runtime.isolation", "runtime.threads", "virtual_gpus")
 )
 """Modules whose functions replace those of Python and torch: they pass on what the replaced function raises."""
 

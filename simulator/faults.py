@@ -52,8 +52,6 @@ class FaultPlan:
 
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
         self._faults: dict[tuple[int, int], list[Fault]] = {}
-        if not isinstance(faults, Sequence):
-            raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
         for fault in faults:
             _check(fault, world_size)
             self._faults.setdefault((fault.rank, fault.before_call), []).append(fault)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
@@ -27,14 +26,13 @@ from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_of_threads
-from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.run_options import Ran, RunOptions
+from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, Ran, RunPlan
 from ddpsim.simulator.runtime.garbage import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
@@ -54,18 +52,12 @@ TRANSPORTS: dict[str, Callable[[int], Transport]] = {
 }
 """The transports, made for a world size."""
 
-REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
-"""What may be compared besides: with the first, a run in which there is nothing to compare is unknown."""
-
-ISOLATIONS = ("thread", "process")
-"""What a rank is."""
-
 _ONE_AT_A_TIME = threading.Lock()
 # What a simulation replaces belongs to the whole process, so a process has one lock for it.
 
 
 def run_once(
-    program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
+    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
     """Run once. Raises UsageError inside another simulation, and with a torch that is too old."""
     if line := complaint():
@@ -77,49 +69,48 @@ def run_once(
         )
     try:
         # Around all of it, so that nothing but the result is left when the collector is as it was again.
-        has_processes = options.isolation_of(program) == "process"
-        with nullcontext() if has_processes else fewer_collections(world_size):
-            return _run(program, world_size, options, policy=policy, budget=budget)
+        with nullcontext() if plan.has_processes else fewer_collections(world_size):
+            return _run(program, world_size, plan, policy=policy, budget=budget)
     finally:
         _ONE_AT_A_TIME.release()
 
 
 def _run(
-    program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
+    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
     with ExitStack() as stack:
         processes = None
-        if options.isolation_of(program) == "process":
+        if plan.has_processes:
             from ddpsim.simulator.process_ranks import process_ranks
 
-            processes = stack.enter_context(process_ranks(program, world_size, options, budget))
+            processes = stack.enter_context(process_ranks(program, world_size, plan, budget))
             if processes.launched is not None:
                 world_size = processes.launched
-                name = str(options.name or getattr(program, "name", ""))
-                options = options._replace(identity=program_on(name, world_size))
-        plan = FaultPlan(options.faults, world_size)
-        mover = TRANSPORTS[options.transport](world_size)
+                name = str(plan.name or getattr(program, "name", ""))
+                plan = dataclasses.replace(plan, identity=program_on(name, world_size))
+        faults = FaultPlan(plan.faults, world_size)
+        mover = TRANSPORTS[plan.transport](world_size)
         stack.callback(mover.close)
-        terms: dict[str, Any] = {"budget": budget or Budget(), "faults": plan, "semantics": options.semantics}
+        terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults, "semantics": plan.semantics}
         director = policy if isinstance(policy, Director) else None
         kernel = (
             Kernel(world_size, policy=policy, **terms)
             if director is None
-            else DirectedKernel(world_size, director, **terms)
+            else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover, options, director)
+                ran = processes.run(kernel, mover, plan, director)
             else:
-                ran = _as_threads(program, kernel, mover, options, director)
+                ran = _as_threads(program, kernel, mover, plan, director)
         except Exception as error:
             if not is_unexpected(error):
                 raise
             report = internal_error(error, "the process that runs the ranks")
-            token = Schedule(kernel.choices, options.identity, options.start)
+            token = Schedule(kernel.choices, plan.identity, plan.start)
             raise InternalError(f"{report}\nreplay token {token}") from None
-    schedule = Schedule(kernel.choices, options.identity, options.start)
-    options = options._replace(poison=ran.has_poisoned)
+    schedule = Schedule(kernel.choices, plan.identity, plan.start)
+    plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
         findings=ran.findings,
@@ -128,20 +119,20 @@ def _run(
         schedule=schedule,
         trace=Trace(tuple(kernel.run.events)),
         virtual_seconds=kernel.run.clock.now,
-        program=options.identity,
+        program=plan.identity,
         waiting=kernel.run.waiting,
         comparisons=None if ran.compared is None else ran.compared.total(),
-        has_poisoned=options.poison,
+        has_poisoned=ran.has_poisoned,
     )
-    if isinstance(program, Program) and result.verdict is Verdict.PASS:
-        name = str(options.name or program.name)
+    if isinstance(program, Script) and result.verdict is Verdict.PASS:
+        name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=note_of_apart(name, result.returns, result.trace))
-    if options.faults and result.verdict is Verdict.PASS:
+    if plan.faults and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
-        result = dataclasses.replace(result, not_struck=_not_struck(options.faults, made))
-    if options.check is not None and result.verdict is Verdict.PASS:
-        result = _told_what_was_compared(result, options.check, ran.compared or Counter())
-    return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
+        result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))
+    if plan.check is not None and result.verdict is Verdict.PASS:
+        result = _told_what_was_compared(result, plan.check, ran.compared or Counter())
+    return result.with_replay(_replay_call(program, world_size, schedule, plan))
 
 
 def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
@@ -173,24 +164,46 @@ def _along(compared: Counter[str]) -> str:
     return "" if groups in ([], [DEFAULT_GROUP]) else f", along {listed(groups)}"
 
 
-def _told(options: RunOptions) -> dict[str, Any]:
-    """What a call of `replay` has to say."""
-    return {
-        "args": tuple(options.args),
-        "transport": options.transport,
-        "faults": list(options.faults),
-        "check": options.check,
-        "name": options.name,
-        "isolation": options.isolation,
-        "gpus": options.gpus,
-        "preload": options.preload,
-        "poison": options.poison,
-        "backend_semantics": None if options.semantics is GLOO else options.semantics.name,
-    }
+_LONGEST_LITERAL = 80
+"""More characters of arguments than this would hide the rest of the replay line."""
+_MOST_ITEMS = 40
+
+
+def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, plan: RunPlan) -> str:
+    """The call that repeats a run, to paste into Python; `...` stands for a value that has no short literal."""
+    arguments = [_named(program), str(world_size), f'"{schedule}"']
+    for name, option in OPTIONS.items():
+        value = getattr(plan, name)
+        if option.is_replayed and value not in (DEFAULTS[name], None, False):
+            arguments.append(f"{name}={list(value) if name == 'faults' else _literal(value)}")
+    return f"replay({', '.join(arguments)})"
+
+
+def _named(program: Callable[..., Any]) -> str:
+    if isinstance(command := getattr(program, "command", None), tuple):  # of a program that is no function
+        return _literal(list(command))
+    name = getattr(program, "__name__", "")
+    return name if name.isidentifier() else "program"
+
+
+def _literal(value: Any) -> str:
+    """A short literal for the value, or `...`; looks at few items only, since arguments may be large."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
+    elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
+        items = [_literal(item) for item in value]
+        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+    else:
+        text = "..."
+    return text if len(text) <= _LONGEST_LITERAL else "..."
+
+
+def _tuple_literal(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _as_threads(
-    program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, director: Director | None
+    program: Callable[..., Any], kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None
 ) -> Ran:
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size)
@@ -198,9 +211,9 @@ def _as_threads(
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
         place.begin(rank)
-        return program(rank, *options.args)
+        return program(rank, *plan.args)
 
-    isolation = Isolation(world_size, is_alike=options.start is None or options.start.is_alike)
+    isolation = Isolation(world_size, is_alike=plan.start is None or plan.start.is_alike)
     execution = ThreadedRun(
         begun,
         kernel,
@@ -224,7 +237,7 @@ def _as_threads(
         return judges[0]
 
     backend = Backend(
-        host, make_judge=make_judge if options.check else None, poisons=options.poison, semantics=options.semantics
+        host, make_judge=make_judge if plan.check else None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(place))
@@ -233,7 +246,7 @@ def _as_threads(
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
         hazards.has_poisoned,
-        sum((judge.compared for judge in judges), Counter[str]()) if options.check else None,
+        sum((judge.compared for judge in judges), Counter[str]()) if plan.check else None,
     )
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ddpsim.simulator.choices import Schedule, Start
 from ddpsim.simulator.errors import ReplayError
+from tests.kit.rows import rows
 
 
 def without_zeros_at_the_end(choices):
@@ -38,13 +39,13 @@ def test_surrounding_space_is_forgiven():
 TOKEN = str(Schedule((0, 0, 0, 1, 2), "p on 4 ranks"))
 
 
-@pytest.mark.parametrize("length", range(len(TOKEN)))
+@rows("length", range(len(TOKEN)))
 def test_a_token_cut_short_is_refused(length):
     with pytest.raises(ReplayError, match=r"^replay token .* expected"):
         Schedule.parse(TOKEN[:length], program="p on 4 ranks")
 
 
-@pytest.mark.parametrize("position", range(3, len(TOKEN)))
+@rows("position", range(3, len(TOKEN)))
 def test_a_changed_character_is_noticed(position):
     changed = TOKEN[:position] + ("1" if TOKEN[position] != "1" else "2") + TOKEN[position + 1 :]
     with pytest.raises(ReplayError, match=r"^replay token"):
@@ -103,7 +104,7 @@ def test_a_token_is_of_a_program_and_not_of_the_spelling_of_its_path(recorded, t
     assert not Schedule.is_recorded_for(token, f"{program.replace('own', 'other')} on 2 ranks")
 
 
-@pytest.mark.parametrize("token", ["", "s1", "nonsense", "s1:::", "s1:0.x.1:00000000", "x" * 10_000])
+@rows("token", ["", "s1", "nonsense", "s1:::", "s1:0.x.1:00000000", "x" * 10_000])
 def test_garbage_is_refused_in_one_short_line(token):
     with pytest.raises(ReplayError, match=r"^replay token [^\n]{0,200}$"):
         Schedule.parse(token, program="p")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ddpsim import simulate
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
+from tests.kit.rows import rows
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 PATH = FOLDER / "weighted_loss.py"
@@ -95,7 +96,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@rows("sizes", SIZES.values(), ids=SIZES)
 def test_weighted_loss(sizes):
     batches = data(*sizes)
     result = simulate(train, len(sizes), args=(batches,))

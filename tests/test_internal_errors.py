@@ -153,8 +153,8 @@ if __name__ == "__main__":
     mp.spawn(work, nprocs=2)
 """
 PLANT = """
-from ddpsim.simulator.rank_processes import {module}
-names = {{"__name__": "ddpsim.simulator.rank_processes.planted"}}
+from ddpsim.simulator.{package} import {module}
+names = {{"__name__": "ddpsim.simulator.{package}.planted"}}
 exec("def breaks(*arguments, **options):\\n    {{}}['planted']", names)
 {module}.{name} = names["breaks"]
 """
@@ -175,25 +175,32 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize(
-    ("program", "module", "name", "where", "has_token"),
+    ("program", "place", "name", "where", "has_token"),
     [
-        (PROGRAM, "rank_process", "_RankProcess._listen", "the process of rank [01]", True),
-        (PROGRAM, "rank_process", "make_own_process", "the process of rank [01]", True),
-        (PROGRAM, "server", "_become", "the process of a rank, before its program began", True),
-        (PROGRAM, "server", "_Server._fork", "a server, from which ranks are forked", True),
-        (LAUNCHES, "launcher", "Launcher._is_rank", "the process of the program, which starts the ranks", False),
-        (LAUNCHES, "launcher", "watch_children", "the process of the program, which starts the ranks", False),
+        (PROGRAM, "rank_processes.rank_process", "_RankProcess._listen", "the process of rank [01]", True),
+        (PROGRAM, "rank_processes.rank_process", "make_own_process", "the process of rank [01]", True),
+        (PROGRAM, "launching.server", "_become", "the process of a rank, before its program began", True),
+        (PROGRAM, "launching.server", "_Server._fork", "a server, from which ranks are forked", True),
         (
             LAUNCHES,
-            "launcher",
+            "launching.launcher",
+            "Launcher._is_rank",
+            "the process of the program, which starts the ranks",
+            False,
+        ),
+        (LAUNCHES, "launching.launcher", "watch_children", "the process of the program, which starts the ranks", False),
+        (
+            LAUNCHES,
+            "launching.launcher",
             "Launcher._take_own_environment",
             "the process of rank [01], before its program began",
             True,
         ),
     ],
 )
-def test_what_breaks_around_a_program(run, tmp_path, program, module, name, where, has_token):
-    (tmp_path / "planter.py").write_text(PLANT.format(module=module, name=name))
+def test_what_breaks_around_a_program(run, tmp_path, program, place, name, where, has_token):
+    package, module = place.split(".")
+    (tmp_path / "planter.py").write_text(PLANT.format(package=package, module=module, name=name))
     status, said = run(program, "--preload", "planter")
     assert status == 1
     check_report(said, where, has_token=has_token)
@@ -202,7 +209,7 @@ def test_what_breaks_around_a_program(run, tmp_path, program, module, name, wher
 
 @pytest.mark.tier("ci")
 def test_what_breaks_in_the_guardian(run):
-    with mock.patch(SIMULATOR + "rank_processes.guardian._guard", planted()):
+    with mock.patch(SIMULATOR + "launching.guardian._guard", planted()):
         status, said = run(PROGRAM)
     assert status == 1
     check_report(said, "the process that ends what ranks have started")

@@ -8,6 +8,7 @@ from benchmarks.scoreboard.kinds import Kind
 from benchmarks.scoreboard.simulated import OneRun
 from benchmarks.scoreboard.templates import ALL
 from benchmarks.scoreboard.tool import Said
+from tests.kit.rows import rows
 
 CASES = [case for template in ALL for case in template.cases(0, 0)]
 
@@ -16,7 +17,7 @@ LOUD = {"called_from_other_lines"}
 """Correct, and called a hazard: ranks that take different branches meet by luck as often as by intent."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@rows("case", CASES, ids=[case.name for case in CASES])
 def test_programs(case):
     compile(case.source, case.name, "exec")
     assert bool(case.lines) == (case.kind is not Kind.CORRECT)

@@ -15,6 +15,7 @@ from torch.distributed import distributed_c10d
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.policies.named import RUNNING
 from tests.kit.leftovers import no_thread_is_left
+from tests.kit.rows import rows
 
 
 def add_up(rank):
@@ -51,7 +52,7 @@ def _process_is_left_as_it_was():
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [0, -1, 2.0, "4", None, True, 16_385, 100_000_000])
+@rows("world_size", [0, -1, 2.0, "4", None, True, 16_385, 100_000_000])
 def test_world_size(world_size):
     # A system has no threads for more.
     expected = f"world_size is {world_size!r}, expected a whole number from 1 to 16384: say how many ranks to run"
@@ -68,14 +69,14 @@ def test_program_that_is_not_callable(program):
         replay(program, 2, "s1:0:00000000")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "message"),
     [
         ({"policy": "fair"}, rf"policy is 'fair', expected one of {', '.join(RUNNING)}: give one of these names"),
         ({"policy": 3}, r"policy is 3, expected a name or an object with choose\(point, options\).*"),
         ({"policy": Budget}, r"policy is <class.*"),
         ({"transport": "pigeon"}, r"transport is 'pigeon', expected .*"),
-        ({"check": "everything"}, r"check is 'everything', expected None, 'replicas' or 'replicas-if-any': .*"),
+        ({"check": "everything"}, r"check is 'everything', expected 'replicas' or 'replicas-if-any': .*"),
         ({"args": 5}, r"args is 5, expected a sequence of arguments: .*"),
         ({"args": "ab"}, r"args is 'ab', expected a sequence of arguments: .*"),
         ({"budget": 5}, r"budget is 5, expected a Budget: .*"),
@@ -106,7 +107,7 @@ def recorded_token():
     return str(simulate(add_up, 3, policy="random", seed=1).schedule)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("damage", "message"),
     [
         (lambda token: token[:-1], "is not whole, expected something like .*: copy the token to its end"),
@@ -138,7 +139,7 @@ def test_token_of_another_program_or_world_size():
         replay(add_up, 3, token, name="other")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@rows("seed", range(5))
 def test_program_that_has_changed_since_the_recording(seed):
     def program(rank):
         for _ in range(repeats):
@@ -237,7 +238,7 @@ def test_use_of_the_default_group_after_its_end():
         assert str(error).startswith("Default process group has not been initialized")
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+@rows("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
 def test_whatever_a_rank_raises_is_reported(kind):
     raised = kind("enough")
 

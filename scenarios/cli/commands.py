@@ -23,8 +23,7 @@ from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
-from ddpsim.scenarios.cli.program_options import options_of
-from ddpsim.scenarios.cli.program_words import with_program_as_one_word
+from ddpsim.scenarios.cli.program_words import options_of, with_program_as_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -93,7 +92,9 @@ def _status_of(arguments: Sequence[str] | None) -> int:
 
 
 def _with_program(words: Sequence[str]) -> list[str]:
-    options = options_of(_OF_PROGRAMS[words[0]]) if words and words[0] in _OF_PROGRAMS else {}
+    if not words or words[0] not in _OF_PROGRAMS:
+        return list(words)
+    options = options_of(_OF_PROGRAMS[words[0]])
     return with_program_as_one_word(words, [name for name, takes_value in options.items() if takes_value])
 
 

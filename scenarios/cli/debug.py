@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowDebugged, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.imports import without_collections
@@ -56,7 +56,7 @@ def debug(
     ] = None,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
-    run_as: HowDebugged,
+    options: OptionsOfRun,
 ) -> int:
     """Run it in pdb, with commands that see all ranks, and go back.
 
@@ -66,23 +66,30 @@ def debug(
         from ddpsim.scenarios.cli.judgement import judge
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
+        from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.simulator.runtime.desk import read_line
 
     goal = goal_of(at, rank, finding=finding)
     read = read_line if commands is None else CommandsFile(commands)
-    scenario = run_as.applied_to(load(name))
+    scenario = with_options(load(name), options)
     chosen = scenario.engine_named(engine)
     try:
-        with own_arguments(scenario, debug) as own:
-            debugged = debug_run(
-                own, token, goal, engine=chosen, world_size=world_size, save_as=partial(_save, own.name), read=read
-            )
+        debugged = debug_run(
+            scenario,
+            token,
+            goal,
+            engine=chosen,
+            world_size=world_size,
+            save_as=partial(_save, scenario.name),
+            read=read,
+        )
     except BdbQuit:
         return Status.AS_EXPECTED
     status, line = judge(scenario.expected_by(chosen), debugged.result)
     output.show(f"{head(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
     if debugged.missed:
         output.note(debugged.missed)
+    note_trailing_options(scenario, debug, debugged.result)
     return status
 
 

@@ -129,7 +129,7 @@ def _show_beside(diagnosis: Diagnosis, program: str) -> None:
 
 def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[Found, list[str]]:
     """The records of a job that is run for them, and how it ended."""
-    from ddpsim.scenarios.records.live.job import watched
+    from ddpsim.scenarios.jobs.watched_job import watched
     from ddpsim.scenarios.records.reading import found_in
     from ddpsim.simulator.records.record import RecordError
 

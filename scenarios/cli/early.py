@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from ddpsim.simulator.choices import start_in
 from ddpsim.simulator.errors import ReplayError, UsageError
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
-from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
+from ddpsim.simulator.launching.script import Script, start_of_programs
+from ddpsim.simulator.launching.servers import STANDING, server_keys
 
 _WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
 
@@ -23,13 +23,13 @@ def start_servers(words: Sequence[str]) -> None:
     if "--" not in words or any(word in words for word in _WITHOUT):
         return
     end = words.index("--")
-    options, program = words[:end], Program(tuple(shlex.split(words[end + 1])))
+    options, program = words[:end], Script(tuple(shlex.split(words[end + 1])))
     tokens = words[end + 2 :]
     try:
         program.check()
         start = start_in(tokens[0]) if tokens else None
         start = start or start_of_programs("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
-        STANDING.start(kinds_of(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+        STANDING.start(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
     except (UsageError, ReplayError, OSError):  # as the command will say
         return

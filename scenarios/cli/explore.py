@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowRun, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.options import (
     how_text,
     saved_as,
 )
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
@@ -46,7 +46,7 @@ def explore(
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
-    run_as: HowRun,
+    options: OptionsOfRun,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -74,16 +74,17 @@ def explore(
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.exploring import explore_scenario
         from ddpsim.scenarios.running.parting import with_closest_pass
+        from ddpsim.scenarios.running.run_as import with_options
 
-    scenario = run_as.applied_to(load(name))
+    scenario = with_options(load(name), options)
     chosen = scenario.engine_named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
     check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
-        with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:
+        with output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
-                own,
+                scenario,
                 chosen,
                 policy=policy,
                 seed=seed,
@@ -98,23 +99,24 @@ def explore(
             )
             output.show(f"{exploration}\n")
             exploration, parting = with_closest_pass(
-                exploration, own, chosen, transport=transport, policy=policy, seconds=seconds
+                exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
         how = by_text(chosen) + how_text(transport, policy, seed)
         status = _told(scenario, chosen, Explored(exploration, parting), how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
         leave_records(records, exploration.first_failure)
+        note_trailing_options(scenario, explore, exploration.first_failure or exploration.first_pass)
     return status
 
 
 def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import check_free
-    from ddpsim.simulator.rank_processes.program import Program
+    from ddpsim.simulator.launching.script import Script
 
     check_free(path)
-    if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
+    if check_determinism and not scenario.alike and not isinstance(scenario.program, Script):
         raise UsageError(
             f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "
             "function can say: leave one of them out, as the replay line has all; or give --alike"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import BothOrEngine, Opens, ReportFolder, WorldSize, engines_named
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.fuzzing import CORPUS
+from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.fuzzing.named import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
-    from ddpsim.scenarios.running.run_as import RunAs
 
 
 @with_sets
@@ -33,8 +33,8 @@ def fuzz(
         typer.Argument(
             metavar="NAME",
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
-            "or -m MODULE, and behind it what is the program's own: schedules and world sizes are drawn. Without one, "
-            "scenarios are drawn themselves.",
+            "or -m MODULE, followed by its own arguments: schedules and world sizes are drawn. Without one, scenarios "
+            "are drawn themselves.",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +48,7 @@ def fuzz(
     seed: Annotated[int, typer.Option(help="What the first batch draws from; the others follow.")] = 0,
     engine: BothOrEngine = None,
     world_size: WorldSize = None,
-    run_as: HowRun,
+    options: OptionsOfRun,
     documented: Annotated[
         bool,
         typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
@@ -76,11 +76,10 @@ def fuzz(
     from ddpsim.scenarios.fuzzing.corpus import check_folder
     from ddpsim.scenarios.fuzzing.named import default_engine
 
-    own = replace(run_as, poison=run_as.poison is not False)
-    _check_together(name, own, world_size, generate=generate, documented=documented)
+    _check_together(name, options, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
-    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, own)
+    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, options)
     check_budget(plan, seconds)
     check_folder(corpus)
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
@@ -88,25 +87,15 @@ def fuzz(
 
 
 def _check_together(
-    name: str | None, run_as: RunAs, world_size: int | None, *, generate: bool, documented: bool
+    name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
     """Raise UsageError for options that go only with a name, or only without one."""
     from ddpsim import UsageError
 
-    of_a_name = {
-        "--world-size": world_size is not None,
-        "--isolation": run_as.isolation is not None,
-        "--gpus": run_as.gpus is not None,
-        "--check": run_as.check is not None,
-        "--backend-semantics": run_as.backend_semantics is not None,
-        "--alike": run_as.alike,
-        "--preload": bool(run_as.preload),
-        "--one-at-a-time": run_as.one_at_a_time,
-        "--fault": bool(run_as.faults),
-    }
-    for option, is_said in of_a_name.items():
-        if name is None and is_said:
-            raise UsageError(f"found {option} without NAME, but what is drawn has its own: leave it out")
+    of_a_name = ["--world-size"] if world_size is not None else []
+    of_a_name += [OPTIONS[each].flag_of(each) for each in options if each != "poison"]
+    if name is None and of_a_name:
+        raise UsageError(f"found {of_a_name[0]} without NAME, but what is drawn has its own: leave it out")
     if name is not None and generate:
         raise UsageError(f"found NAME {name!r} beside --generate, expected one of them: leave out the other")
     if name is not None and documented:
@@ -133,17 +122,18 @@ def _plan(
     documented: bool,
     seed: int,
     executions: int | None,
-    run_as: RunAs,
+    options: Mapping[str, Any],
 ) -> Plan:
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
     from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.running.run_as import with_options
 
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
     saved_as = saved_name(name, corpus)
-    sizes = world_sizes(run_as.applied_to(load(name)), world_size)
-    return Plan(seed, engines, executions, name, saved_as, run_as, sizes)
+    sizes = world_sizes(with_options(load(name), options), world_size)
+    return Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
 
 
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
@@ -172,13 +162,13 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
+    from ddpsim.scenarios.running.run_as import with_options
 
     size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
-    scenario = plan.run_as.applied_to(load(name))
+    scenario = with_options(load(name), plan.options)
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
     for engine in plan.engines:
-        with own_arguments(scenario, fuzz) as own:
-            look = first_look(own, engine, left, world_size=size) if left > 0 else None
+        look = first_look(scenario, engine, left, world_size=size) if left > 0 else None
         if not isinstance(look, AlwaysFails):
             if look is not None and look.not_struck:
                 output.show(f"note  in the first that passed {look.not_struck}")
@@ -191,6 +181,7 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
         line = f"{scenario.name} {look}"
         output.show(f"--- {engine.value}\n{look.result}\n\n{line}")
         report.add_run(scenario, engine, look.result, _status_of(look), line, how="policy round_robin")
+    note_trailing_options(scenario, fuzz, found[-1].result)
     last = _status_of(found[-1])
     return last if last is Status.UNKNOWN else worst(map(_status_of, found))
 

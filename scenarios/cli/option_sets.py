@@ -1,67 +1,48 @@
-"""Options that several commands have in common: each set is declared once, and is one parameter of a command.
+"""Options that several commands have in common: each set is one parameter of a command, marked by an `OptionSet`.
 
-Under `@with_sets` typer, and whoever else reads the signature of the command, sees the options of the set in the place
-of that parameter; the command is given what is made of them.
+Under `@with_sets` typer, and whatever else reads the signature of the command, finds the options of the set in the
+place of that parameter; the command is given the value that is made of them. The options of a run are not listed here:
+they are fields of `RunOptions`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from ddpsim.scenarios.cli.options import (
-    Alike,
-    BackendName,
-    BackendNames,
-    ChakraFolder,
-    Checks,
-    ClogFolder,
-    Faults,
-    FlightRecorderFolder,
-    Gpus,
-    IsolationName,
-    OneAtATime,
-    Poison,
-    Preload,
-)
+import typer
+
+from ddpsim.scenarios.cli.options import ChakraFolder, ClogFolder, FlightRecorderFolder
 from ddpsim.simulator.imports import without_collections
+from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, Option, RunOptions
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.records.writing import RecordFolders
-    from ddpsim.scenarios.running.run_as import RunAs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OptionSet(NamedTuple):
-    """Marks a parameter that stands for several options."""
+    """Marks a parameter of a command that is made of several options."""
 
     make: Callable[..., Any]
-    """Makes the value; its parameters are the options."""
-    without: tuple[str, ...] = ()
-    """Those that the command does not have."""
-    kinds: Mapping[str, Any] = {}
-    """What is another option in the command, by name."""
-
-    def options(self) -> list[Parameter]:
-        """The parameters that the command has in the place of the marked one."""
-        every = inspect.signature(self.make, eval_str=True).parameters.values()
-        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in every if each.name not in self.without]
-        return [each.replace(annotation=self.kinds.get(each.name, each.annotation)) for each in own]
+    """Makes the value of the options by name."""
+    options: Callable[[str], Sequence[Parameter]]
+    """The options that a command of a name has."""
 
 
 def with_sets(command: Command) -> Command:
     """The command, with the options of its sets in the place of the sets."""
-    made: dict[str, tuple[OptionSet, list[Parameter]]] = {}
+    made: dict[str, tuple[OptionSet, Sequence[Parameter]]] = {}
     parameters: list[Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        marked = [mark for mark in get_args(parameter.annotation) if isinstance(mark, OptionSet)]
-        if marked:
-            made[parameter.name] = marked[0], marked[0].options()
-        parameters += marked[0].options() if marked else [parameter]
+        marks = [mark for mark in get_args(parameter.annotation) if isinstance(mark, OptionSet)]
+        if marks:
+            made[parameter.name] = marks[0], marks[0].options(command.__name__)
+        parameters += made[parameter.name][1] if marks else [parameter]
 
     @functools.wraps(command)
     def called(**given: Any) -> Any:
@@ -74,21 +55,32 @@ def with_sets(command: Command) -> Command:
     return called  # type: ignore[return-value]
 
 
-def _run_as(
-    isolation: IsolationName = None,
-    gpus: Gpus = None,
-    alike: Alike = False,
-    preload: Preload = None,
-    one_at_a_time: OneAtATime = False,
-    backend_semantics: BackendName = None,
-    check: Checks = None,
-    poison: Poison = None,
-    faults: Faults = None,
-) -> Any:
-    with without_collections():
-        from ddpsim.scenarios.running.run_as import RunAs
+def _run_options(command: str) -> list[Parameter]:
+    """The options of a run that a command takes, as typer reads them."""
+    hints = get_type_hints(RunOptions)
+    taken = {name: each for name, each in OPTIONS.items() if each.help and command not in each.not_of}
+    return [_parameter(name, each, hints[name], command) for name, each in taken.items()]
 
-    return RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
+
+def _parameter(name: str, option: Option, hint: Any, command: str) -> Parameter:
+    flag, kind = option.flag_of(name), hint if hint is bool else hint | None
+    metavar, text = option.metavar, option.help
+    if get_origin(hint) is tuple:
+        kind = list[str] | None
+    if hint == bool | None:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    if option.takes_several_in == command:
+        metavar, text = f"{metavar},...", f"{text.rstrip('.')}; several, or `all`, one after another."
+    text += f"  [default: {option.default}]" if option.default else ""
+    declared = typer.Option(flag, metavar=metavar, help=text, show_default=False)
+    default = False if hint is bool else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+
+
+def _given(**options: Any) -> Mapping[str, Any]:
+    """Those that the command was given: a flag that is off by default can only be turned on."""
+    is_off = {name for name, value in options.items() if value is False and DEFAULTS[name] is False}
+    return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
 
 
 def _record_folders(
@@ -100,9 +92,11 @@ def _record_folders(
     return RecordFolders(flight_recorder, clog, chakra)
 
 
-HowRun = Annotated["RunAs", OptionSet(_run_as)]
-HowRunOnBackends = Annotated["RunAs", OptionSet(_run_as, kinds={"backend_semantics": BackendNames})]
-"""The same with several backends, as `backends_named` reads them."""
-HowReplayed = Annotated["RunAs", OptionSet(_run_as, without=("alike",))]
-HowDebugged = Annotated["RunAs", OptionSet(_run_as, without=("alike", "one_at_a_time", "poison"))]
-Records = Annotated["RecordFolders", OptionSet(_record_folders)]
+def _record_options(command: str) -> list[Parameter]:
+    each = inspect.signature(_record_folders, eval_str=True).parameters.values()
+    return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in each]
+
+
+OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given, _run_options)]
+"""The options of a run that the command was given, by name, as `with_options` takes them."""
+Records = Annotated["RecordFolders", OptionSet(_record_folders, _record_options)]

@@ -28,7 +28,7 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME",
         help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing; or "
-        "a program that each rank runs, FILE.py or -m MODULE, and behind it what is the program's own.",
+        "a program that each rank runs, FILE.py or -m MODULE, followed by its own arguments.",
     ),
 ]
 WorldSize = Annotated[
@@ -41,110 +41,32 @@ WorldSize = Annotated[
         show_default=False,
     ),
 ]
-IsolationName = Annotated[
-    str | None,
-    typer.Option(
-        "--isolation",
-        help="What a rank is: thread or process.  [default: a process for a program, else a thread]",
-        show_default=False,
-    ),
-]
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus",
-        metavar="N",
-        help="Virtual GPUs for ranks that are processes.  [default: one per rank, if a program asks where there is "
-        "none]",
-        show_default=False,
-    ),
-]
-Checks = Annotated[
-    str | None,
-    typer.Option(
-        "--check",
-        help="What is compared besides: replicas, of which there must be some; replicas-if-any; or none.  "
-        "[default: replicas-if-any]",
-        show_default=False,
-    ),
-]
-Poison = Annotated[
-    bool | None,
-    typer.Option(
-        "--poison/--no-poison",
-        help="Let the tensors of a call that is not waited for hold NaN, or about the largest number of their type.  "
-        "[default: yes in explore and fuzz]",
-        show_default=False,
-    ),
-]
-Alike = Annotated[
-    bool,
-    typer.Option("--alike", help="Start all ranks with the same seeds, where they start unlike, as under torchrun."),
-]
-OneAtATime = Annotated[
-    bool,
-    typer.Option("--one-at-a-time", help="Let ranks that are processes compute in turns, not beside each other."),
-]
-BackendName = Annotated[
-    str | None,
-    typer.Option(
-        "--backend-semantics",
-        metavar="NAME",
-        help=f"By whose rules calls meet: {listed(BACKENDS)}.  [default: gloo]",
-        show_default=False,
-    ),
-]
-BackendNames = Annotated[
-    str | None,
-    typer.Option(
-        "--backend-semantics",
-        metavar="NAME,...",
-        help=f"By whose rules calls meet: {listed(BACKENDS)}; several, or `all`, one after another.  [default: gloo]",
-        show_default=False,
-    ),
-]
-Preload = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--preload",
-        metavar="MODULE",
-        help="Load a module once, before the ranks of a program are forked; may be given again.",
-        show_default=False,
-    ),
-]
-_WHO = "Who synchronises the replicas:"
+_SYNCHRONISES = "The engine that synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
-EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]
+EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.")]
 BothOrEngine = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help=f"{_WHO} torch, ddp or both.  [default: both, and torch for a program]",
+        help=f"{_SYNCHRONISES} torch, ddp or both.  [default: both, and torch for a program]",
         show_default=False,
     ),
 ]
 OwnOrEngines = Annotated[
-    str | None, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
+    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
 ]
 OwnOrEngine = Annotated[
-    str | None, typer.Option("--engine", help=f"{_WHO} torch or ddp.  {_OWN_ENGINE}", show_default=False)
+    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch or ddp.  {_OWN_ENGINE}", show_default=False)
 ]
-PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {listed(RUNNING)}.")]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.")
+]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"Who runs next: {listed(RUNNING)}.  [default: the schedule of a file, or {DEFAULT}]",
-        show_default=False,
-    ),
-]
-Faults = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fault",
-        metavar="KIND:rank=R,before_call=N",
-        help="What goes wrong besides, as crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be "
-        "given again.",
+        help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.  "
+        f"[default: the schedule of a file, or {DEFAULT}]",
         show_default=False,
     ),
 ]
@@ -285,7 +207,7 @@ def prepared_for(transport: str) -> Iterator[None]:
     if transport != "processes":
         yield
         return
-    from ddpsim.scenarios.processes.launcher import standing_by
+    from ddpsim.scenarios.jobs.job_launcher import standing_by
 
     with standing_by():
         yield

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowReplayed, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
 from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
@@ -41,7 +41,7 @@ def replay(
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
-    run_as: HowReplayed,
+    options: OptionsOfRun,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -66,23 +66,24 @@ def replay(
     with without_collections():
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.replaying import replay_run
+        from ddpsim.scenarios.running.run_as import with_options
 
-    scenario = run_as.applied_to(load(name))
+    scenario = with_options(load(name), options)
     chosen = scenario.engine_named(engine)
     is_stepping = step or first is not None or last is not None
     check_records(records, transport=transport)
     with reporting(report, opens=opens) as reported:
         start = time.perf_counter()
-        with own_arguments(scenario, replay) as own:
-            replayed = replay_run(
-                own, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
-            )
+        replayed = replay_run(
+            scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
+        )
         seconds = time.perf_counter() - start
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
         above = "\n" * is_stepping
         status = _told(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
         leave_records(records, replayed.result)
+        note_trailing_options(scenario, replay, replayed.result)
     return status
 
 

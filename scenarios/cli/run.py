@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowRunOnBackends, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -28,7 +28,7 @@ from ddpsim.scenarios.cli.options import (
     how_text,
     prepared_for,
 )
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting, show_lanes
 from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
@@ -61,7 +61,7 @@ def run(
         ),
     ] = None,
     transport: TransportName = "memory",
-    run_as: HowRunOnBackends,
+    options: OptionsOfRun,
     timeout: Timeout = None,
     seconds: Annotated[
         float | None,
@@ -80,6 +80,7 @@ def run(
     """Run a script, a function or a scenario, and say what came of it."""
     with without_collections():
         from ddpsim.scenarios.files.loader import load
+        from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
@@ -96,9 +97,10 @@ def run(
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
     drawn = None if seeds is None else _seeds(seeds, policy, seed)
-    scenario = replace(run_as, backend_semantics=None).applied_to(load(name))
+    own = load(name)
+    backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
+    scenario = with_options(own, options)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
-    backends = backends_named(run_as.backend_semantics, scenario.backend_semantics)
     how = how_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
     check_records(records, runs=runs * len(drawn or (seed,)), transport=transport)
@@ -145,10 +147,9 @@ def _run(
         for number, (engine, scenario) in enumerate(cases):
             start = time.perf_counter()
             judged = partial(judge, scenario.expected_by(engine), transport=transport)
-            with own_arguments(scenario, run) as own:
-                one = partial(run_once, own, engine)
-                outcomes = None if seeds is None else run_seeds(seeds, one, judged)
-                result = one() if outcomes is None else outcomes.shown
+            one = partial(run_once, scenario, engine)
+            outcomes = None if seeds is None else run_seeds(seeds, one, judged)
+            result = one() if outcomes is None else outcomes.shown
             seconds = time.perf_counter() - start
             judgement = judged(result) if outcomes is None else outcomes.judgement
             if len(cases) > 1:
@@ -162,6 +163,7 @@ def _run(
             leave(result)
             statuses.append(judgement.status)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
+    note_trailing_options(scenario, run, result)
     if len(found) > 1:
         output.show(f"\n{by_backend(found)}")
     return worst(statuses)

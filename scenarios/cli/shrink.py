@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import HowRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, saved_as
-from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import RUNNING, listed
@@ -40,10 +40,10 @@ def shrink(
     world_size: WorldSize = None,
     policy: Annotated[
         str | None,
-        typer.Option(help=f"Who runs next in the failure: {listed(RUNNING)}.", show_default=False),
+        typer.Option(help=f"The policy under which it fails: {listed(RUNNING)}.", show_default=False),
     ] = None,
     seed: Seed = 0,
-    run_as: HowRun,
+    options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[Path | None, saved_as("Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
@@ -57,18 +57,19 @@ def shrink(
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.fuzzing.shrinking.saved import check_free, default_path
         from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario
+        from ddpsim.scenarios.running.run_as import with_options
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    own = run_as.applied_to(load(name).with_world_size(world_size))
-    with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
-        scenario = _failing(watched, token, engine, policy, seed)
+    own = with_options(load(name).with_world_size(world_size), options)
+    with output.bar("shrinking", seconds, _where) as on_progress:
+        scenario = _failing(own, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
-    return _outcome(shrunk, name, path)
+    return _outcome(shrunk, own, name, path)
 
 
-def _outcome(shrunk: ShrunkScenario, name: str, path: Path) -> Status:
+def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> Status:
     """Save what came of it, and tell what that file does when it is run."""
     from ddpsim import Verdict
     from ddpsim.scenarios.running.runner import run_scenario
@@ -77,6 +78,7 @@ def _outcome(shrunk: ShrunkScenario, name: str, path: Path) -> Status:
     if shrunk.end.value != "flaky":
         _save(shrunk.scenario, name, path)
         result = run_scenario(str(path))  # what is told is what the file does
+        note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
         path.unlink(missing_ok=True)
         output.show(_flaky(name))

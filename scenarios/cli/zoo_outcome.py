@@ -12,8 +12,8 @@ from ddpsim.scenarios.cli.judgement import judge, misses_line
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.jobs.job_result import refusal
 from ddpsim.scenarios.model import Expectation, Scenario, found_location, found_on_processes, found_text
-from ddpsim.scenarios.processes.process_run import refusal
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +28,7 @@ from ddpsim.scenarios.training.training import (
 )
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, Option, RunOptions
 
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
@@ -45,14 +48,6 @@ class MixedPrecision(str, Enum):
 
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
-
-
-class Check(str, Enum):
-    """What is compared besides."""
-
-    REPLICAS = "replicas"
-    REPLICAS_IF_ANY = "replicas-if-any"
-    NONE = "none"
 
 
 _Count = Annotated[int, Meta(ge=0, le=MOST)]
@@ -110,7 +105,36 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 )
 
 
-class ScenarioForm(Form, frozen=True):
+def _key_type(name: str, option: Option) -> Any:
+    """What a key may hold."""
+    hint = get_type_hints(RunOptions)[name]
+    if option.choices:
+        texts = option.choices + (NOTHING,) * option.has_none
+        return Literal[texts] | None
+    return Annotated[int, Meta(ge=1, le=LARGEST)] | None if hint == int | None else hint
+
+
+OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
+    {
+        name: None if option.choices else DEFAULTS[name]  # a choice may be the other one in the scenario that is named
+        for name, option in OPTIONS.items()
+        if option.is_in_toml
+    }
+)
+"""The options of a run that a file may have, by their keys, and what they are in a file that does not have them."""
+
+if TYPE_CHECKING:
+    _OptionsForm = Form
+else:
+    _OptionsForm = msgspec.defstruct(
+        "_OptionsForm",
+        [(name, _key_type(name, OPTIONS[name]), default) for name, default in OPTION_KEYS.items()],
+        bases=(Form,),
+        frozen=True,
+    )
+
+
+class ScenarioForm(_OptionsForm, frozen=True):
     """What every file may say."""
 
     ddpsim: Any = None
@@ -120,14 +144,7 @@ class ScenarioForm(Form, frozen=True):
     world_size: Annotated[int, Meta(ge=1, le=MOST_RANKS)] | None = None
     runs_on: Engine | None = None
     schedule: str = ""
-    isolation: Literal["thread", "process"] | None = None
-    gpus: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
-    alike: bool = False
     hash_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
-    preload: tuple[str, ...] = ()
-    poison: bool | None = None
-    backend_semantics: Literal["gloo", "nccl", "in-order", "eager-send", "lazy-connect"] | None = None
-    check: Check | None = None
     fault: tuple[FaultTable, ...] | FaultTable = ()
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
@@ -162,7 +179,7 @@ class TrainingForm(
     mixed_precision: MixedPrecision | None = None
     recomputes: bool = False
     clip_norm: Annotated[_Norm | None, Meta(extra={"expected": "a number above 0"})] = None
-    engine: _Table = {}
+    engine: _Table = msgspec.field(default_factory=dict)
     exception: tuple[Exceptional, ...] | Exceptional = ()
     expect: ExpectedOfTraining | None = None
 

@@ -12,7 +12,7 @@ from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_i
 from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
-from ddpsim.simulator.rank_processes.program import Program, own_hash_seed
+from ddpsim.simulator.launching.script import Script, own_hash_seed
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
 
@@ -56,7 +56,7 @@ def _from_file(name: str, path: Path, function: str) -> Scenario:
 
 
 def _program(name: str, words: list[str]) -> Scenario:
-    program = Program(tuple(words), counts_ranks=True)
+    program = Script(tuple(words), counts_ranks=True)
     program.check()
     return Scenario(name, "", program, min_world_size=1, hash_seed=own_hash_seed())
 

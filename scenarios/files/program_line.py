@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from ddpsim.simulator.rank_processes.program import is_program
+from ddpsim.simulator.launching.script import is_program
 
 
 def words_of_program(name: str) -> list[str]:

@@ -16,7 +16,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.forms import (
     ALIKE,
     FAULTS,
-    Check,
+    OPTION_KEYS,
     Dtype,
     Expected,
     ExpectedOfEngine,
@@ -33,10 +33,10 @@ from ddpsim.scenarios.files.toml_file import VERSION
 from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
-from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.program_json import to_json
+from ddpsim.simulator.run_options import NOTHING
 from ddpsim.simulator.whole_file import write_whole
 
 
@@ -63,14 +63,8 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "world_size": scenario.world_size,
         "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
         "schedule": choices_text(scenario.choices) if scenario.choices else "",
-        "isolation": scenario.isolation,
-        "gpus": scenario.gpus,
-        "alike": scenario.alike,
+        **_options(scenario),
         "hash_seed": scenario.hash_seed,
-        "preload": scenario.preload,
-        "poison": scenario.poison,
-        "backend_semantics": None if scenario.backend_semantics == GLOO.name else scenario.backend_semantics,
-        "check": _check(scenario),
         "tags": scenario.tags,
         "reports": scenario.reports,
     }
@@ -174,7 +168,9 @@ def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
     return {} if expected.is_clean else {"verdict": expected.verdict}
 
 
-def _check(scenario: Scenario) -> Check | None:
-    """What the file says is compared; None for what it need not say."""
-    said = Check.NONE if scenario.check is None else Check(scenario.check)
-    return None if said is Check.REPLICAS_IF_ANY else said
+def _options(scenario: Scenario) -> dict[str, Any]:
+    """The options of its runs that are not what they are without a word."""
+    defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
+    values = {name: getattr(scenario, name) for name in OPTION_KEYS}
+    given = {name: value for name, value in values.items() if value != defaults[name]}
+    return {name: NOTHING if value is None else value for name, value in given.items()}

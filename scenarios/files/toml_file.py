@@ -36,7 +36,7 @@ from msgspec import structs
 from ddpsim import UsageError, Verdict
 from ddpsim.scenarios.files.forms import (
     FAULTS,
-    Check,
+    OPTION_KEYS,
     Expected,
     ExpectedOfEngine,
     ExpectedOfTraining,
@@ -58,6 +58,7 @@ from ddpsim.simulator.errors import ReplayError
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.program_json import FORMAT, program_of
 from ddpsim.simulator.programs.program_json import VERSION as JSON_VERSION
+from ddpsim.simulator.run_options import NOTHING
 
 VERSION = 1
 """Of the format; a file that does not say its version is of this one."""
@@ -107,20 +108,18 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
     except ReplayError:
         file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
     faults = _faults(file, form, scenario.world_size)
+    given = {name: getattr(form, name) for name in OPTION_KEYS}
+    options: dict[str, Any] = {
+        name: None if value == NOTHING else value for name, value in given.items() if value != OPTION_KEYS[name]
+    }
     return replace(
         scenario,
         faults=(*scenario.faults, *faults),
         added_faults=(*scenario.added_faults, *faults) if isinstance(form, OtherForm) else (),
         engine=form.runs_on or scenario.engine,
         choices=choices,
-        isolation=form.isolation or scenario.isolation,
-        gpus=form.gpus or scenario.gpus,
-        alike=form.alike or scenario.alike,
         hash_seed=scenario.hash_seed if form.hash_seed is None else form.hash_seed,
-        preload=form.preload or scenario.preload,
-        poison=scenario.poison if form.poison is None else form.poison,
-        backend_semantics=form.backend_semantics or scenario.backend_semantics,
-        check=scenario.check if form.check is None else None if form.check is Check.NONE else form.check.value,
+        **options,
     )
 
 

@@ -21,6 +21,7 @@ from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.strategies import schedules
 from ddpsim.scenarios.fuzzing.strategies.whole import scenarios
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.run_as import with_options
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -52,7 +53,7 @@ def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
 def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
     if not plan.name:
         return scenarios(kinds=plan.kinds, engines=plan.engines, for_torch=plan.for_torch)
-    named = replace(plan.run_as.applied_to(load(plan.name)), name=plan.saved_as)
+    named = replace(with_options(load(plan.name), plan.options), name=plan.saved_as)
     return st.builds(
         lambda world_size, choices: replace(named.with_world_size(world_size), choices=choices),
         st.integers(*plan.world_sizes),

@@ -26,9 +26,9 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program
-from ddpsim.simulator.rank_processes.program import Program as OrdinaryProgram
 
 BY_NAME = "scenario"
 """The kind of one that is a function."""
@@ -43,7 +43,7 @@ def kind_of(scenario: Scenario) -> str:
     training = training_in(scenario)
     if training is not None:
         return str((Kind.PARALLEL_TRAINING if training.needs_mesh else Kind.TRAINING).value)
-    if isinstance(scenario.program, OrdinaryProgram):
+    if isinstance(scenario.program, Script):
         return Kind.PROGRAM.value
     if program_in(scenario) is None:
         return BY_NAME
@@ -97,7 +97,7 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
 
 
 def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
-    if isinstance(result, UsageError) and isinstance(scenario.program, OrdinaryProgram):
+    if isinstance(result, UsageError) and isinstance(scenario.program, Script):
         return Execution(kind_of(scenario), engine, REFUSED)  # it asks for another world, for instance
     if isinstance(result, Exception):
         return _raised(scenario, engine, result)

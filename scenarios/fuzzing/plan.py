@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.running.run_as import AS_IT_SAYS, RunAs
 
 EXECUTIONS = 40
 """Of one batch, a second or so."""
@@ -25,8 +25,8 @@ class Plan:
     """The scenario whose schedules and world sizes are drawn; "" if scenarios are drawn themselves."""
     saved_as: str = ""
     """What a file in the corpus calls it."""
-    run_as: RunAs = AS_IT_SAYS
-    """How it runs."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its runs that the console was given."""
     world_sizes: tuple[int, int] = (1, 1)
     """The smallest and the largest that are drawn for it."""
     kinds: tuple[Kind, ...] = tuple(Kind)

@@ -7,7 +7,7 @@ when a marked test runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from ddpsim.simulator.policies.named import (
     draws,
     listed,
 )
+from ddpsim.simulator.run_options import OPTIONS
 
 MARKER = "ranks"
 
@@ -58,30 +59,22 @@ class Options:
     """None where the marker leaves it open: round robin, or random where it gives seeds."""
     seed: int | None = None
     seeds: tuple[int, ...] = ()
-    transport: str = "memory"
     explore: Mapping[str, Any] | None = None
     """The options of an exploration; None for a single run."""
     expect: str | None = None
-    faults: Any = ()
-    check: str | None = None
-    poison: bool | None = None
-    """None where the marker leaves it open: yes where it explores."""
     budget: Any = None
     """A Budget, or a mapping of what it takes."""
     timeout: float | None = None
     """Seconds that all may take: a budget that says no more than that."""
-    isolation: str | None = None
-    """What a rank is, "thread" or "process"."""
-    gpus: int | None = None
-    """Virtual ones, for ranks that are processes."""
-    one_at_a_time: bool = False
-    """Ranks that are processes do not compute beside each other."""
-    backend_semantics: str = "gloo"
-    """By whose rules calls meet."""
+    of_run: Mapping[str, Any] = field(default_factory=dict)
+    """The options of a run that it has, as `simulate` takes them."""
 
 
-OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")
-DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(OPTIONS)}): run the test on every rank of a simulated world (ddpsim)"
+OF_RUN = tuple(name for name, option in OPTIONS.items() if option.is_in_marker)
+"""The options of a run that a marker may have."""
+
+NAMES = (*(each.name for each in fields(Options) if each.name not in ("world_size", "of_run")), *OF_RUN)
+DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(NAMES)}): run the test on every rank of a simulated world (ddpsim)"
 
 
 def seconds_of(config: pytest.Config) -> float:
@@ -112,7 +105,8 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
         _check_budget(values["budget"])
     values["explore"] = _exploration(values.get("explore"), values.get("expect"))
     values["seeds"] = tuple(values["seeds"]) if values.get("seeds") is not None else ()
-    return Options(**values)
+    of_run = {name: values.pop(name) for name in OF_RUN if name in values}
+    return Options(**values, of_run=of_run)
 
 
 def _values(mark: pytest.Mark) -> dict[str, Any]:
@@ -131,10 +125,10 @@ def _check_names(mark: pytest.Mark) -> None:
             f"{len(mark.args)} arguments stand without a name, expected the world size alone: name the others"
         )
     for name in mark.kwargs:
-        if name not in OPTIONS and name != "world_size":
-            close = get_close_matches(name, OPTIONS, n=1)
+        if name not in NAMES and name != "world_size":
+            close = get_close_matches(name, NAMES, n=1)
             remedy = f"did you mean {close[0]}?" if close else "leave it out"
-            raise MarkerError(f"unknown option {name!r}, expected one of {', '.join(OPTIONS)}: {remedy}")
+            raise MarkerError(f"unknown option {name!r}, expected one of {', '.join(NAMES)}: {remedy}")
 
 
 def _check_world_size(world_size: object) -> None:

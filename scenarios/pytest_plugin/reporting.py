@@ -97,7 +97,7 @@ def _how(item: pytest.Function) -> str:
     explored = options.explore and options.explore.get("policy", DEFAULT_EXPLORING)
     policy = explored or policy_of(item, options, seed)
     name = policy if isinstance(policy, str) else type(policy).__name__
-    return how_text(options.transport, name, seed or 0)
+    return how_text(options.of_run.get("transport", "memory"), name, seed or 0)
 
 
 def _conclusion(run: Run) -> str:

@@ -158,16 +158,10 @@ def _raise(failure: RanksFailed) -> NoReturn:
 def _run(item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output) -> Run:
     _check_expect(options.expect)
     world: dict[str, Any] = {
-        "transport": options.transport,
-        "faults": options.faults,
-        "check": options.check,
-        "poison": options.explore is not None if options.poison is None else options.poison,
+        "poison": options.explore is not None,
+        **options.of_run,
         "budget": _budget(item, options),
         "name": program_name(item),
-        "isolation": options.isolation,
-        "gpus": options.gpus,
-        "one_at_a_time": options.one_at_a_time,
-        "backend_semantics": options.backend_semantics,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:

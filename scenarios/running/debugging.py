@@ -15,7 +15,7 @@ from ddpsim.simulator.choices import Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
 from ddpsim.simulator.debugging.place import CannotError
-from ddpsim.simulator.rank_processes.program import Program, start_of_programs
+from ddpsim.simulator.launching.script import Script, start_of_programs
 from ddpsim.simulator.runtime.desk import ReadLine, Streams, read_line, show
 from ddpsim.simulator.trace import Trace
 
@@ -80,7 +80,7 @@ def _steps(result: Result) -> int:
 
 
 def _own_start(scenario: Scenario) -> Start | None:
-    return start_of_programs(scenario.alike) if isinstance(scenario.program, Program) else None
+    return start_of_programs(scenario.alike) if isinstance(scenario.program, Script) else None
 
 
 def _command(scenario: Scenario, engine: Engine, schedule: Schedule) -> str:

@@ -17,8 +17,8 @@ from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
+from ddpsim.simulator.launching.script import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
-from ddpsim.simulator.rank_processes.program import with_hash_seed
 from ddpsim.simulator.verdict import Finding
 
 
@@ -59,7 +59,7 @@ def explore_scenario(
             keep_going=keep_going,
             alike=chosen.alike,
             on_progress=on_progress,
-            **run_keywords(chosen, transport, poisons=True),
+            **run_keywords(chosen, transport),
         )
 
     for result in (exploration.first_pass, exploration.first_failure):

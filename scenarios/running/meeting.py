@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim import Result, UsageError
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 
 
 def check_meets(scenario: Scenario, result: Result) -> Result:
@@ -26,7 +26,7 @@ def check_meets(scenario: Scenario, result: Result) -> Result:
 
 def _where_it_may_be(scenario: Scenario) -> str:
     """Many programs look whether there are GPUs before they make a group."""
-    assert isinstance(scenario.program, Program)
+    assert isinstance(scenario.program, Script)
     text = scenario.program.text()
     is_for_gpus = scenario.gpus is None and ("cuda" in text or "accelerator" in text)
     return ", give --gpus N if it does so only with GPUs" if is_for_gpus else ""

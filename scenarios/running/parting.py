@@ -14,10 +14,10 @@ from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.exploration.parting import Parting, closest_pass
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, draws
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 
@@ -49,7 +49,7 @@ def with_closest_pass(
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
     program, start = program_on(scenario.name, failing.world_size), failing.schedule.start
     end = time.monotonic() + seconds
-    is_slow = scenario.isolation == "process" or isinstance(scenario.program, Program)
+    is_slow = scenario.isolation == "process" or isinstance(scenario.program, Script)
     ways = 0 if is_slow else _DRAWN
 
     def run_under(policy: Policy) -> Result:

@@ -10,8 +10,8 @@ from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of,
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
 from ddpsim.simulator.choices import is_token, program_on
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
-from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 
@@ -67,7 +67,7 @@ def replay_run(
 
 def check_no_token_behind(scenario: Scenario) -> None:
     """Raise UsageError for a token where only a function's may stand: what follows a program is its own."""
-    if not isinstance(program := scenario.program, Program):
+    if not isinstance(program := scenario.program, Script):
         return
     for word in filter(is_token, program.arguments):
         raise UsageError(f"{word} stands behind {program.target}, where it is the program's own: put it before")

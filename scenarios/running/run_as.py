@@ -1,93 +1,52 @@
-"""What a caller says of how the ranks of a scenario run, whatever it is and wherever it comes from."""
+"""The options of a run in a scenario: given by the console, handed to `simulate`, written in a replay line."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, cast
 
 from ddpsim import UsageError
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.fault_text import fault_of, text_of
-from ddpsim.simulator.backend_semantics import GLOO
-from ddpsim.simulator.run_options import RunKeywords
+from ddpsim.simulator.run_options import NOTHING, OPTIONS, ReplayKeywords
 
-_REPLICAS, _IF_ANY, _NOTHING = CHECKS = ("replicas", "replicas-if-any", "none")
-"""What is compared besides, be it that there is any or not, and what says that nothing is."""
+_DEFAULTS = {each.name: each.default for each in fields(Scenario)}
 
 
-@dataclass(frozen=True, slots=True)
-class RunAs:
-    """Options of a run; None for what the scenario says itself."""
+def with_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
+    """The scenario with the options that the console was given, by name; the others stay its own.
 
-    isolation: str | None = None
-    gpus: int | None = None
-    check: str | None = None
-    alike: bool = False
-    preload: Sequence[str] = ()
-    one_at_a_time: bool = False
-    poison: bool | None = None
-    backend_semantics: str | None = None
-    faults: Sequence[str] = ()
-    """Besides the scenario's own, as `fault_of` reads them."""
-
-    def applied_to(self, scenario: Scenario) -> Scenario:
-        """The scenario, run so. Raises UsageError for a check or a fault that there is not."""
-        if self.check not in (None, *CHECKS):
-            raise UsageError(f"check is {self.check!r}, expected one of {', '.join(CHECKS)}: give one of these names")
-        if self.isolation is not None:
-            scenario = replace(scenario, isolation=self.isolation)
-        if self.gpus is not None:
-            scenario = replace(scenario, gpus=self.gpus)
-        if self.alike:
-            scenario = replace(scenario, alike=True)
-        if self.preload:
-            scenario = replace(scenario, preload=tuple(self.preload))
-        if self.one_at_a_time:
-            scenario = replace(scenario, one_at_a_time=True)
-        if self.poison is not None:
-            scenario = replace(scenario, poison=self.poison)
-        if self.backend_semantics is not None:
-            scenario = replace(scenario, backend_semantics=self.backend_semantics)
-        if self.faults:
-            # A replay line says again those that a file has said.
-            added = tuple(fault for fault in map(fault_of, self.faults) if fault not in scenario.added_faults)
-            scenario = replace(
-                scenario, faults=(*scenario.faults, *added), added_faults=(*scenario.added_faults, *added)
-            )
-        if self.check is not None:
-            scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
-        return scenario
-
-
-AS_IT_SAYS = RunAs()
-
-
-def run_keywords(scenario: Scenario, transport: str, *, poisons: bool = False) -> RunKeywords:
-    """What `simulate`, `replay` and `explore` are asked for alike to run a scenario.
-
-    `poisons`: tensors in flight hold what shows, unless the scenario says.
+    Raises UsageError for a check or a fault that there is not.
     """
-    return {
-        "args": scenario.args,
-        "transport": transport,
-        "faults": scenario.faults,
-        "check": scenario.check,
-        "poison": poisons if scenario.poison is None else scenario.poison,
-        "name": scenario.name,
-        "isolation": scenario.isolation,
-        "gpus": scenario.gpus,
-        "preload": scenario.preload,
-        "one_at_a_time": scenario.one_at_a_time,
-        "backend_semantics": scenario.backend_semantics,
-    }
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    # A replay line repeats the faults that a file adds.
+    added = tuple(each for each in map(fault_of, values.pop("faults", ())) if each not in scenario.added_faults)
+    for name in [name for name in values if OPTIONS[name].has_none]:
+        texts = (*OPTIONS[name].choices, NOTHING)
+        if values[name] not in texts:
+            raise UsageError(f"{name} is {values[name]!r}, expected one of {', '.join(texts)}: give one of these names")
+        values[name] = None if values[name] == NOTHING else values[name]
+    values |= {"faults": (*scenario.faults, *added), "added_faults": (*scenario.added_faults, *added)}
+    return replace(scenario, **values)
+
+
+def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
+    """The options that `simulate`, `replay` and `explore` are given to run a scenario."""
+    own = {name: getattr(scenario, name) for name in ReplayKeywords.__optional_keys__ if name != "transport"}
+    return cast(ReplayKeywords, {**own, "transport": transport})
 
 
 def words_of(scenario: Scenario) -> list[str]:
-    """The options that a command has to say for a scenario to run as it does, where a file does not say them."""
-    words = [] if scenario.isolation is None else ["--isolation", scenario.isolation]
-    words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
-    words += [word for name in scenario.preload for word in ("--preload", name)]
-    words += [] if scenario.backend_semantics == GLOO.name else ["--backend-semantics", scenario.backend_semantics]
-    words += [word for fault in scenario.added_faults for word in ("--fault", shlex.quote(text_of(fault)))]
-    return words + ([] if scenario.check == _IF_ANY else ["--check", scenario.check or _NOTHING])
+    """The options that a command needs so that a scenario runs as it does, where no file has them."""
+    words: list[str] = []
+    for name, option in OPTIONS.items():
+        value = getattr(scenario, "added_faults" if name == "faults" else name, None)
+        if not option.help or not option.is_replayed or value == _DEFAULTS[name]:
+            continue
+        flag = option.flag_of(name)
+        for each in value if isinstance(value, tuple) else (value,):
+            text = NOTHING if each is None else text_of(each) if name == "faults" else str(each)
+            words += [flag] if each is True else [flag, shlex.quote(text)]
+    return words

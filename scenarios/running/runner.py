@@ -13,18 +13,17 @@ from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import as_typed, words_of_program
+from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.cache import own_cache
-from ddpsim.scenarios.processes.job import check_timeout
-from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.rank_processes.program import Program, with_hash_seed
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -96,7 +95,7 @@ def _check_no_semantics(scenario: Scenario) -> None:
 
 
 def _check_no_program(scenario: Scenario) -> None:
-    if isinstance(scenario.program, Program):
+    if isinstance(scenario.program, Script):
         raise UsageError(
             f"transport is 'processes', but {scenario.program.name} is a program, which torchrun runs on real "
             f"processes: take `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
@@ -201,8 +200,7 @@ def replay_command(
     name = as_typed(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
-    words += words_of(scenario)
-    words += ["--poison"] if result.has_poisoned else []
+    words += words_of(dataclasses.replace(scenario, poison=result.has_poisoned or None))
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += ["--alike"] if is_free and scenario.alike else []  # a token has it

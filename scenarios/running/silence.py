@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from typing import TextIO
 
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 
 _OURS = "ddpsim: "
 
@@ -17,7 +17,7 @@ _OURS = "ddpsim: "
 @contextmanager
 def silent(scenario: Scenario) -> Iterator[None]:
     """Keep what the ranks of a program print to themselves; those of a function are left alone."""
-    is_program = isinstance(scenario.program, Program)
+    is_program = isinstance(scenario.program, Script)
     told = _OnlyOurs(sys.stderr)
     with redirect_stdout(told) if is_program else nullcontext(), redirect_stderr(told) if is_program else nullcontext():
         yield

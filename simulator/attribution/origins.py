@@ -26,7 +26,7 @@ from ddpsim.simulator.attribution.phases import (
     user_runs,
 )
 from ddpsim.simulator.attribution.stack_attribution import Reading
-from ddpsim.simulator.attribution.tensor_names import TensorNames
+from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNames
 from ddpsim.simulator.attribution.traced_lines import traced_from
 from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
@@ -47,6 +47,10 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 """Done once, or by all ranks at the end of join, so no step needs to tell them apart."""
 
 
+Located = tuple[Origin, Site, Site | None, tuple[TensorName, ...]]
+"""A call's origin, the line of the user's program that makes it, the line that called that, and the tensors' names."""
+
+
 class OriginTracker:
     """What one rank's calls belong to."""
 
@@ -60,7 +64,6 @@ class OriginTracker:
         "messages",
         "optimizer_steps",
         "unit_steps",
-        "user_frame",
     )
 
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
@@ -69,23 +72,16 @@ class OriginTracker:
         self._phases = phases
         self._rank = rank
         self._names = TensorNames()
-        self.user_frame: FrameType | None = None
-        """Of the call that was located last, until its tensors are named."""
         self.messages = Messages()
         self.unit_steps = UnitSteps()
         self.optimizer_steps = OptimizerSteps()
         self.coordinates = ""
         """Where the rank stands in the program's device mesh."""
 
-    def names_of(self, operation: str, tensors: Sequence[Tensor]) -> tuple[TensorName, ...]:
-        """What the program calls the tensors of a call of its own, of those in NAMED, that was located just now."""
-        frame, self.user_frame = self.user_frame, None
-        return () if frame is None else self._names.of(operation, tensors, frame)
+    def locate(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
+        """What the stack says of a call that is being issued with `tensors`.
 
-    def locate(self, signature: Signature, start: FrameType | None = None) -> tuple[Origin, Site, Site | None]:
-        """The origin of a call that is being issued, the line of the user's program behind it, and who called that.
-
-        They are looked for from the frame `start` outwards, or from that of the method of a group that issues it.
+        It is read from the frame `start` outwards, or from that of the method of a group that issues it.
         """
         known, learn = self._phases.known.get, self._phases.learn
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
@@ -121,14 +117,16 @@ class OriginTracker:
             origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
         else:
             origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
-        self.user_frame = innermost
         if innermost is None:
-            return origin, self._host.me.started_at, None
+            return origin, self._host.me.started_at, None, ()
+        names: tuple[TensorName, ...] = ()
+        if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_programs):
+            names = self._names.of(signature.operation, tensors, innermost)
         if id(innermost.f_code) in self._phases.compiled:
-            return origin, *self._compiled(innermost, reading)
+            return origin, *self._compiled(innermost, reading), names
         is_alone = not (is_read or has_callers)  # what is read is not looked for to the end
-        path = innermost.f_code.co_filename
-        return origin, self._phases.site_at(innermost), None if is_alone else self._caller(innermost, path)
+        caller = None if is_alone else self._caller(innermost, innermost.f_code.co_filename)
+        return origin, self._phases.site_at(innermost), caller, names
 
     def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
         """The line of a function that is compiled, and who called that: without the line, from anywhere."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.kernel import Kernel
@@ -34,11 +33,13 @@ class _WatchedLife(Life):
 
 
 class DirectedKernel(Kernel):
-    """Takes what `Kernel` takes."""
+    """Takes what `Kernel` takes, and a director."""
 
-    def __init__(self, world_size: int, director: Director, **terms: Any) -> None:
+    def __init__(self, world_size: int, director: Director, *, are_threads: bool, **terms: Any) -> None:
+        """`are_threads`: a rank is where it issues a call; one that is a process has gone on since."""
         super().__init__(world_size, policy=director, **terms)
         self._director = director
+        self._are_threads = are_threads
         self.run.life = _WatchedLife(self._at_finding)
         self._due: dict[int, str] = {}
         """The ranks that are to stop at their next request, and why."""
@@ -47,27 +48,13 @@ class DirectedKernel(Kernel):
         """Serve a request of the running task."""
         if isinstance(request, Issue):
             self._see(request.call)
+            if self._are_threads:
+                self._stop_at_call()
         elif isinstance(request, Raised):
             self._stop(f"rank {self._me.rank_number} raised {request.error.text}")
         elif isinstance(request, (BeginCall, WaitFor)):
             self._stop_before()
         return super().handle(request)
-
-    def begin_call(self, intent: Accesses) -> Answer:
-        """As `handle` of `BeginCall`."""
-        self._stop_before()
-        return super().begin_call(intent)
-
-    def issue(self, handle: int, call: Call) -> Answer:
-        """As `handle` of `Issue`."""
-        self._see(call)
-        self._stop_at_call()
-        return super().issue(handle, call)
-
-    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
-        """As `handle` of `WaitFor`."""
-        self._stop_before()
-        return super().wait_for(handles, timeout_seconds)
 
     def resume(self, task: Task) -> Answer:
         """A task has got the baton."""

@@ -31,7 +31,7 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
             continue
         mine = _times(issued, call.rank, call.site)
         theirs = _times(issued, there.rank, site)
-        went_on = f"rank {there.rank} came to {_OTHER[call.operation]} at {site} {theirs} and went on to {there.site}"
+        went_on = f"rank {there.rank} reached {_OTHER[call.operation]} at {site} {theirs} and continued at {there.site}"
         return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(
             who=f"rank {call.rank}", operation=call.operation, site=str(call.site), fact=mine, usual=went_on
         )

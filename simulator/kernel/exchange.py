@@ -1,11 +1,11 @@
-"""Calls: begun, issued, matched, completed and waited for."""
+"""Calls: begun, issued, matched and completed. How a rank waits for them is in pauses.py."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
@@ -14,7 +14,7 @@ from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
 from ddpsim.simulator.kernel.endings import RequestEnded, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, CloseBatch, IsComplete, Missing, OpenBatch, OthersDeliver
+from ddpsim.simulator.kernel.requests import Announce, BeginCall, CloseBatch, Issue, Missing, OpenBatch
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -24,7 +24,8 @@ from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
 from ddpsim.simulator.waits import CallWait
 
-_ISSUE, _MATCH, _WAIT, _DONE = EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE  # as in turns.py
+_ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # as in turns.py
+_new = tuple.__new__
 
 
 class Exchange:
@@ -44,9 +45,9 @@ class Exchange:
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
-    def begin(self, me: Task, intent: Accesses) -> Script | None:
+    def on_begin(self, me: Task, request: BeginCall) -> Script | None:
         """Serve `BeginCall`."""
-        successor = self._turns.stand(me, intent)
+        successor = self._turns.stand(me, request.intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
             return None
@@ -74,10 +75,12 @@ class Exchange:
 
     # --- issuing ------------------------------------------------------------------------------------------------------
 
-    def issue(self, me: Task, handle: int, call: Call) -> Script | None:
+    def on_issue(self, me: Task, request: Issue) -> Script | None:
         """Serve `Issue`."""
         run = self._run
-        issued = IssuedCall(call, handle, me)
+        handle, call = request
+        # As IssuedCall(...) makes it, in half the time.
+        issued = _new(IssuedCall, (call, handle, me.rank, (me.rank_number, handle)))
         self._turns.note_progress()
         me.rank.last_call = call
         me.rank.open[handle] = self._issued[id(call)] = issued
@@ -127,7 +130,7 @@ class Exchange:
         if code is not None:
             self._see_others(me, calls[0])
             fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.issued()))
-        yield from self._complete(me, calls[0].signature, calls)
+        yield from self._complete(me, calls[0].signature, calls, slot.members)
 
     def _issue_message(self, me: Task, call: Call) -> Script:
         run = self._run
@@ -164,14 +167,17 @@ class Exchange:
             self._see_others(me, receive)
             fail(self._run, Ending.MISMATCH, pair_mismatch(send, receive, code, self._run.steps))
         taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
-        yield from self._complete(me, send.signature, (send, receive), taken)
+        members = self._run.slots.members(send.group)
+        yield from self._complete(me, send.signature, (send, receive), members, taken)
 
     def _see_others(self, me: Task, call: Call) -> None:
         """A call that does not match ends the run, so it matters that it came after those that it met."""
         if self._run.observer is not None:
             self._run.observer.touched(me.number, Access(call_object(call), Mode.READ))
 
-    def _complete(self, me: Task, signature: Signature, calls: Sequence[Call], text: str = "") -> Script:
+    def _complete(
+        self, me: Task, signature: Signature, calls: Sequence[Call], members: tuple[int, ...], text: str = ""
+    ) -> Script:
         """Let the data of calls that have met move; their ranks learn of it when they run next."""
         run = self._run
         met = [self._issued.pop(id(call)) for call in calls]
@@ -180,7 +186,7 @@ class Exchange:
             run.observer.completed(names)
         if run.connections is not None:
             run.connections.made(calls)
-        moved = yield Move(signature, names, run.slots.members(calls[0].group))
+        moved = yield Move(signature, names, members)
         run.record(_MATCH, me.rank.last_call, text if moved.error is None else "refused")
         for issued in met:
             owner = issued.rank
@@ -192,60 +198,6 @@ class Exchange:
             if self._streams is not None:
                 self._streams.leave(issued, self._starting)
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
-    def wait_for(self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None) -> bool | Script:
-        """Serve `WaitFor`."""
-        successor = self._turns.stand(me)
-        if successor is None and self._run.observer is None and not me.rank.delivering:
-            open_calls = me.rank.open
-            for handle in handles:
-                if handle not in open_calls:
-                    return True
-        return self._wait_for(me, handles, timeout_seconds, successor)
-
-    def _wait_for(
-        self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None, successor: int | None
-    ) -> Script:
-        if successor is not None:
-            yield from self._pauses.hold_up(me, successor)
-        run, open_calls = self._run, me.rank.open
-        waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
-        if len(waited) < len(handles):
-            if run.observer is not None or me.rank.delivering:
-                yield from self._see(me, handles)
-            return True
-        run.record(_WAIT, waited[0])
-        in_time = yield from self._pauses.block(me, CallWait(waited), timeout_seconds)
-        if not in_time and run.observer is not None:
-            for call in waited:
-                run.observer.touched(me.number, Access(call_object(call), Mode.READ))
-        in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
-        if run.observer is not None or me.rank.delivering:
-            yield from self._see(me, handles)
-        run.record(_DONE, waited[0], "" if in_time else "timed out")
-        return in_time
-
-    def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
-        """Serve `IsComplete`."""
-        look = request.look
-        if request.handle in me.rank.open:
-            return self._look(me, request, self._pauses.poll(me, (look,)))
-        successor = self._turns.stand(me, (look,))
-        if successor is None and self._run.observer is None:
-            return True
-        return self._look(me, request, () if successor is None else self._pauses.hold_up(me, successor))
-
-    def _look(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
-        look, observer = request.look, self._run.observer
-        yield from pause
-        is_complete = request.handle not in me.rank.open
-        if observer is not None:
-            observer.touched(me.number, look)
-            if is_complete:
-                observer.learned(me.number, (me.rank.rank, request.handle))
-        return is_complete
-
     def missing(self, me: Task, request: Missing) -> tuple[int, ...]:
         """Serve `Missing`."""
         call = me.rank.open[request.handle].call
@@ -253,17 +205,3 @@ class Exchange:
         if slot is None:  # the call has not come there itself yet
             return tuple(rank for rank in sorted(self._run.slots.members(call.group)) if rank != call.rank)
         return slot.missing
-
-    def others_deliver(self, me: Task, request: OthersDeliver) -> bool:
-        """Serve `OthersDeliver`."""
-        return any(task is not me for _, task in me.rank.delivering)
-
-    def _see(self, me: Task, handles: Sequence[int]) -> Script:
-        """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""
-        rank, observer = me.rank, self._run.observer
-        if observer is not None:
-            for handle in handles:
-                if handle not in rank.open:
-                    observer.learned(me.number, (rank.rank, handle))
-        while any(task is not me and handle in handles for handle, task in rank.delivering):
-            yield from self._pauses.poll(me)

@@ -1,4 +1,13 @@
-"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring."""
+"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring.
+
+Prior art. Shuttle and Loom run the tasks of one test on one thread and choose the next task at each operation; so does
+this kernel, but its tasks are real threads or processes, and it never runs one: a host does what an answer says.
+A request that may have to wait is served by a generator, which stops there.
+
+Refused: a door of its own for each frequent request (`begin_call`, `issue` and `wait_for` had one each, in four
+classes), as each had to be kept equal to the table; a scheduler thread, as a context switch would then need two of
+Python's.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,8 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
 
-from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
@@ -53,7 +60,7 @@ class Kernel:
             observer.used("faults")
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
-        self._exchange = calls = Exchange(run, turns, pauses, faults)
+        calls = Exchange(run, turns, pauses, faults)
         self._lifecycle = lifecycle = Lifecycle(run, turns)
         groups, notes = Groups(run), Notes(run)
         self._serve: Mapping[type[Any], Serve] = {
@@ -62,17 +69,17 @@ class Kernel:
             ask.Block: pauses.on_block,
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
-            ask.BeginCall: lambda me, request: calls.begin(me, request.intent),
-            ask.Issue: lambda me, request: calls.issue(me, *request),
+            ask.BeginCall: calls.on_begin,
+            ask.Issue: calls.on_issue,
             ask.Announce: calls.on_announce,
             ask.OpenBatch: calls.open_batch,
             ask.CloseBatch: calls.close_batch,
-            ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
-            ask.IsComplete: calls.on_is_complete,
+            ask.WaitFor: pauses.on_wait_for,
+            ask.IsComplete: pauses.on_is_complete,
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
             ask.Finish: lifecycle.on_finish,
             ask.Missing: calls.missing,
-            ask.OthersDeliver: calls.others_deliver,
+            ask.OthersDeliver: pauses.others_deliver,
             ask.NameGroup: groups.name,
             ask.Declare: groups.declare,
             ask.Destroy: groups.destroy,
@@ -109,47 +116,11 @@ class Kernel:
         if type(served) is GeneratorType:
             me.scripts.append(served)
             return self._advance(me, None)
-        return GO_ON if served is None else GoOn(served)
-
-    def begin_call(self, intent: Accesses) -> Answer:
-        """As `handle` of `BeginCall`: a host in the same process need not make one of each call."""
-        me = self.run.running
-        assert me is not None, "nobody has the baton"
-        try:
-            script = self._exchange.begin(me, intent)
-        except RequestEnded as ended:
-            return ended.answer
-        if script is None:
-            return GO_ON
-        me.scripts.append(script)
-        return self._advance(me, None)
-
-    def issue(self, handle: int, call: Call) -> Answer:
-        """As `handle` of `Issue`."""
-        me = self.run.running
-        assert me is not None, "nobody has the baton"
-        script = self._exchange.issue(me, handle, call)
-        if script is None:
-            return GO_ON
-        me.scripts.append(script)
-        return self._advance(me, None)
+        return GO_ON if served is None else IN_TIME if served is True else GoOn(served)
 
     def watch(self, handle: int) -> bool:
         """Something hangs on the completion of a call from here on. False: each one is delivered as it comes."""
         return False
-
-    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
-        """As `handle` of `WaitFor`."""
-        me = self.run.running
-        assert me is not None, "nobody has the baton"
-        try:
-            served = self._exchange.wait_for(me, handles, timeout_seconds)
-        except RequestEnded as ended:
-            return ended.answer
-        if isinstance(served, bool):
-            return IN_TIME
-        me.scripts.append(served)
-        return self._advance(me, None)
 
     def reply(self, said: Reply | None) -> Answer:
         """Go on with the running task's request, after what the host said to the last answer."""
@@ -166,9 +137,11 @@ class Kernel:
     def resume(self, task: Task) -> Answer:
         """A task has got the baton: what it waited for, or what it begins with."""
         self.run.running = task
-        if task.scripts:
-            return self._advance(task, None)
-        return UNWIND if self.is_unwinding(task) else GO_ON
+        if self.is_unwinding(task):
+            if task.scripts:
+                task.scripts.pop().close()
+            return UNWIND
+        return self._advance(task, None) if task.scripts else GO_ON
 
     def _advance(self, me: Task, said: Reply | None) -> Answer:
         try:

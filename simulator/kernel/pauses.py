@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.answers import Deliver
 from ddpsim.simulator.kernel.endings import out_of_polls, out_of_steps
-from ddpsim.simulator.kernel.requests import Block, Checkpoint, Poll, ReadClock, Sleep
+from ddpsim.simulator.kernel.requests import (
+    Block,
+    Checkpoint,
+    IsComplete,
+    OthersDeliver,
+    Poll,
+    ReadClock,
+    Sleep,
+    WaitFor,
+)
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change, State, state_after
+from ddpsim.simulator.kernel.states import Change, State
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
-_WAIT, _TIMED_OUT = Change.WAIT, State.TIMED_OUT  # as in turns.py
+_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # as in turns.py
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
@@ -67,6 +78,75 @@ class Pauses:
         yield from self.poll(me)
         return self._run.clock.now
 
+    # --- for calls ----------------------------------------------------------------------------------------------------
+
+    def on_wait_for(self, me: Task, request: WaitFor) -> bool | Script:
+        """Serve `WaitFor`."""
+        handles = request.handles
+        successor = self._turns.stand(me)
+        if successor is None and self._run.observer is None and not me.rank.delivering:
+            open_calls = me.rank.open
+            for handle in handles:
+                if handle not in open_calls:
+                    return True
+        return self._wait_for(me, handles, request.timeout_seconds, successor)
+
+    def _wait_for(
+        self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None, successor: int | None
+    ) -> Script:
+        if successor is not None:
+            yield from self.hold_up(me, successor)
+        run, open_calls = self._run, me.rank.open
+        waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
+        if len(waited) < len(handles):
+            if run.observer is not None or me.rank.delivering:
+                yield from self._see(me, handles)
+            return True
+        run.record(_WAIT, waited[0])
+        in_time = yield from self.block(me, CallWait(waited), timeout_seconds)
+        if not in_time and run.observer is not None:
+            for call in waited:
+                run.observer.touched(me.number, Access(call_object(call), Mode.READ))
+        in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
+        if run.observer is not None or me.rank.delivering:
+            yield from self._see(me, handles)
+        run.record(_DONE, waited[0], "" if in_time else "timed out")
+        return in_time
+
+    def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
+        """Serve `IsComplete`."""
+        look = request.look
+        if request.handle in me.rank.open:
+            return self._look(me, request, self.poll(me, (look,)))
+        successor = self._turns.stand(me, (look,))
+        if successor is None and self._run.observer is None:
+            return True
+        return self._look(me, request, () if successor is None else self.hold_up(me, successor))
+
+    def _look(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
+        look, observer = request.look, self._run.observer
+        yield from pause
+        is_complete = request.handle not in me.rank.open
+        if observer is not None:
+            observer.touched(me.number, look)
+            if is_complete:
+                observer.learned(me.number, (me.rank.rank, request.handle))
+        return is_complete
+
+    def others_deliver(self, me: Task, request: OthersDeliver) -> bool:
+        """Serve `OthersDeliver`."""
+        return any(task is not me for _, task in me.rank.delivering)
+
+    def _see(self, me: Task, handles: Sequence[int]) -> Script:
+        """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""
+        rank, observer = me.rank, self._run.observer
+        if observer is not None:
+            for handle in handles:
+                if handle not in rank.open:
+                    observer.learned(me.number, (rank.rank, handle))
+        while any(task is not me and handle in handles for handle, task in rank.delivering):
+            yield from self.poll(me)
+
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
@@ -79,7 +159,6 @@ class Pauses:
         """The second half of a checkpoint; the first one is `Turns.stand`."""
         if successor != me.number:
             yield self._turns.switch(successor)
-            self._turns.check(me)
         if self._run.steps > self._most_steps:
             yield from out_of_steps(self._run, me)
         if me.rank.completed:
@@ -90,11 +169,9 @@ class Pauses:
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.intends(me.number, intent, looks_again=True)
-        turns.enter(me)
         successor = turns.after_poll(me)
         if successor != me.number:
             yield turns.switch(successor)
-            turns.check(me)
         if turns.vain_rounds > run.budget.polls:  # now, and not when it gave the baton away: somebody may have got on
             yield from out_of_polls(run, me, turns.vain_rounds)
         if run.steps > self._most_steps:
@@ -107,18 +184,15 @@ class Pauses:
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.intends(me.number, _touched_after(wait, has_alarm=timeout_seconds is not None))
-        turns.enter(me)
-        if timeout_seconds is not None:
-            run.clock.set_alarm(me.number, timeout_seconds)
-        me.wait = wait
-        me.state = state_after((me.state, _WAIT))
-        turns.disable(me)
-        successor = turns.next_enabled(me.number)
-        if successor is None:
+        answer = turns.suspend(me, wait, timeout_seconds)
+        if answer is None:
             successor = yield from turns.next(me.number)
-        if successor != me.number:
-            yield turns.switch(successor)
-        turns.check(me)
+            if successor == me.number:
+                turns.check(me)
+            else:
+                answer = turns.switch(successor)
+        if answer is not None:
+            yield answer
         in_time = me.state is not _TIMED_OUT
         if not in_time:
             me.change(Change.GO_ON)

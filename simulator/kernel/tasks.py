@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.faults import Crash, EarlyReturn
@@ -17,16 +17,15 @@ Script = Generator[Answer, Any, Any]
 value."""
 
 
-class IssuedCall:
+class IssuedCall(NamedTuple):
     """A call that has been issued and is not complete."""
 
-    __slots__ = ("call", "handle", "name", "rank")
-
-    def __init__(self, call: Call, handle: int, issuer: Task) -> None:
-        self.call = call
-        self.handle = handle
-        self.rank = issuer.rank
-        self.name = issuer.rank_number, handle
+    call: Call
+    handle: int
+    rank: RankRecord
+    """The rank that issued it."""
+    name: tuple[int, int]
+    """Number of the rank, and the handle."""
 
 
 class RankRecord:

@@ -25,10 +25,11 @@ from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.waits import Wait
 
 # A member of an enum takes longer to look up than a global, and these are looked up at each context switch.
 _RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
-_WAKE, _RANK = Change.WAKE, ChoiceKind.RANK
+_WAIT, _WAKE, _RANK = Change.WAIT, Change.WAKE, ChoiceKind.RANK
 _new = tuple.__new__
 
 _MOST_TIMER_ROUNDS = 10_000
@@ -97,13 +98,6 @@ class Turns:
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
-    def enter(self, me: Task) -> None:
-        """The caller takes a step, unless it is to be unwound."""
-        run = self._run
-        if run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise RequestEnded
-        run.steps += 1
-
     def check(self, me: Task) -> None:
         """End the request of a task that has the baton only to leave its program."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
@@ -131,11 +125,30 @@ class Turns:
             successor = enabled[(here + choice) % len(enabled)]
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
-    def after_poll(self, me: Task) -> int:
-        """Who runs after a look in vain; the default is the next enabled task.
+    def suspend(self, me: Task, wait: Wait, timeout_seconds: float | None) -> Switch | None:
+        """The caller takes a step, unless it is to be unwound, and waits: the answer that gives the baton away.
 
-        When every enabled one has looked in vain and nobody got on in between, time passes.
+        None if nobody is enabled.
         """
+        self.check(me)
+        run, number = self._run, me.number
+        run.steps += 1
+        if timeout_seconds is not None:
+            run.clock.set_alarm(number, timeout_seconds)
+        me.wait = wait
+        me.state = state_after((me.state, _WAIT))
+        self.disable(me)
+        successor = self.next_enabled(number)
+        return None if successor is None else self.switch(successor)
+
+    def after_poll(self, me: Task) -> int:
+        """The caller takes a step, unless it is to be unwound, after a look in vain: who runs next?
+
+        The default is the next enabled task. When every enabled one has looked in vain and nobody got on in between,
+        time passes.
+        """
+        self.check(me)
+        self._run.steps += 1
         self._polled_in_vain.add(me.number)
         if all(number in self._polled_in_vain for number in self._enabled):
             self._polled_in_vain.clear()
@@ -208,7 +221,8 @@ class Turns:
             run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
         woken.wait = None
         woken.state = state_after((woken.state, change))
-        run.clock.cancel(number)
+        if number in run.clock.live:
+            run.clock.cancel(number)
         insort(self._enabled, number)
 
     def add(self, task: Task) -> None:
@@ -300,4 +314,4 @@ class Turns:
     def _others_wait_for_the_clock(self) -> bool:
         """True if time that goes on wakes somebody who has not only been woken by it before."""
         clock, timers = self._run.clock, self._timer_threads
-        return any(clock.has_alarm(number) and number not in timers for number in self._run.tasks)
+        return any(number in clock.live and number not in timers for number in self._run.tasks)

@@ -24,7 +24,7 @@ def order_object(call: Call) -> Object:
 class Slot:
     """The calls of one group that carry one sequence number, at most one of each member."""
 
-    __slots__ = ("calls", "group", "members", "onlookers", "sequence", "was_full")
+    __slots__ = ("calls", "group", "is_full", "members", "onlookers", "sequence")
 
     def __init__(self, group: str, sequence: int, members: tuple[int, ...]) -> None:
         self.group = group
@@ -34,12 +34,8 @@ class Slot:
         """By rank, in order of arrival."""
         self.onlookers: dict[int, Call] = {}
         """Calls of ranks that heard of a new group and take themselves for no member of it; they wait for nobody."""
-        self.was_full = False
-
-    @property
-    def is_full(self) -> bool:
-        """True once every member has arrived."""
-        return len(self.calls) == len(self.members)
+        self.is_full = False
+        """Every member has arrived."""
 
     @property
     def arrived(self) -> tuple[int, ...]:
@@ -82,6 +78,7 @@ class SlotTable:
         assert call.rank not in slot.calls, f"rank {call.rank} arrives twice in {key}"
         slot.calls[call.rank] = call
         if len(slot.calls) == len(slot.members):
+            slot.is_full = True
             del self._open[key]
         return slot
 
@@ -103,10 +100,10 @@ class SlotTable:
             slot.calls[call.rank] = call
         if call.signature.members != slot.members:
             _name_members(slot)
-        if slot.was_full:
+        if slot.is_full:
             slot.members = slot.arrived
-        if slot.members and slot.is_full:
-            slot.was_full = True
+        elif slot.members and len(slot.calls) == len(slot.members):
+            slot.is_full = True
             self._open.pop(key, None)
         return slot
 

@@ -14,24 +14,31 @@ the one of monitored_barrier, run in virtual time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.argument_rules import ArgumentRules
 from ddpsim.simulator.process_group.monitored_barrier import check_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
-from ddpsim.simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
 from ddpsim.simulator.process_group.through_torch import operator
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
 
 _NO_TENSORS = Payload((), ())
+_DTYPE_NAMES: dict[torch.dtype, str] = {
+    value: str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)
+}
+_REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__members__.items()}
+"""By the hash of an operation, which is its number (c10d/init.cpp): its `op` is an enum of pybind11, which is made for
+who asks, and compares all of its members to tell the name of one."""
 
 
 class SimulatedGroup(NamedGroup):
@@ -42,10 +49,10 @@ class SimulatedGroup(NamedGroup):
     @operator("allreduce_")
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce onto every rank, in place."""
-        reduction, factor = reduction_of(opts)
+        reduction, factor = _reduction_of(opts)
         rules = self._rules.of(tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
-        signature = Signature("all_reduce", shapes_of(tensors), dtype_of(tensors[0]), reduction)
+        signature = _signature("all_reduce", tensors, reduction)
         return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("allreduce_coalesced_")
@@ -54,8 +61,8 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("allreduce_coalesced_", tensors)
         rules = self._rules.of(tensors[0])
         rules.check_all_reduce_coalesced(tensors)
-        reduction, factor = reduction_of(opts)
-        signature = Signature("all_reduce_coalesced", shapes_of(tensors), dtype_of(tensors[0]), reduction)
+        reduction, factor = _reduction_of(opts)
+        signature = _signature("all_reduce_coalesced", tensors, reduction)
         return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("reduce_")
@@ -64,10 +71,8 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("reduce_", tensors)
         rules = self._rules.of(tensors[0])
         rules.check_in_place(tensors)
-        reduction, factor = reduction_of(opts)
-        signature = Signature(
-            "reduce", shapes_of(tensors), dtype_of(tensors[0]), reduction, self._root("reduce", opts.rootRank)
-        )
+        reduction, factor = _reduction_of(opts)
+        signature = _signature("reduce", tensors, reduction, self._root("reduce", opts.rootRank))
         return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
     @operator("reduce_scatter_")
@@ -77,8 +82,8 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
         rules = self._rules.of(outputs[0])
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
-        reduction, factor = reduction_of(opts)
-        signature = Signature("reduce_scatter", shapes_of(inputs), dtype_of(inputs[0]), reduction)
+        reduction, factor = _reduction_of(opts)
+        signature = _signature("reduce_scatter", inputs, reduction)
         return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
     @operator("_reduce_scatter_base_")
@@ -101,8 +106,8 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
-        reduction, factor = reduction_of(opts)
-        signature = Signature(operation, shapes_of(inputs), dtype_of(inputs[0]), reduction)
+        reduction, factor = _reduction_of(opts)
+        signature = _signature(operation, inputs, reduction)
         return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
     # --- collectives that move ----------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(tensors[0])
         rules.check_in_place(tensors)
         root = self._root("broadcast", opts.rootRank)
-        signature = Signature("broadcast", shapes_of(tensors), dtype_of(tensors[0]), root=root)
+        signature = _signature("broadcast", tensors, root=root)
         return self._collective(rules, signature, Payload(tensors, tensors), tensors)
 
     @operator("allgather_")
@@ -124,7 +129,7 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("allgather_", inputs)
         rules = self._rules.of(inputs[0])
         alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
-        signature = Signature("all_gather", shapes_of(alike), dtype_of(inputs[0]))
+        signature = _signature("all_gather", alike)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("_allgather_base_")
@@ -133,7 +138,7 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("_allgather_base_", (output, tensor))
         rules = self._rules.of(tensor)
         rules.check_all_gather_single(output, tensor, len(self._members))
-        signature = Signature("all_gather_into_tensor", shapes_of((tensor,)), dtype_of(tensor))
+        signature = _signature("all_gather_into_tensor", (tensor,))
         return self._collective(rules, signature, Payload([tensor], [output]), [output])
 
     _allgather_base = all_gather_single
@@ -144,7 +149,7 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
         rules = self._rules.of(inputs[0])
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
-        signature = Signature("all_gather_into_tensor_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
+        signature = _signature("all_gather_into_tensor_coalesced", inputs)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -156,7 +161,7 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(inputs[0])
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
-        signature = Signature("all_gather_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
+        signature = _signature("all_gather_coalesced", inputs)
         return self._collective(rules, signature, Payload(inputs, outputs), output_lists)
 
     @operator("gather_")
@@ -169,7 +174,7 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(inputs[0])
         if is_root:
             rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
-        signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
+        signature = _signature("gather", inputs, root=root)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
@@ -190,7 +195,7 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(outputs[0])
         if is_root:
             rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
-        signature = Signature("scatter", shapes_of(outputs), dtype_of(outputs[0]), root=root)
+        signature = _signature("scatter", outputs, root=root)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("alltoall_")
@@ -199,8 +204,8 @@ class SimulatedGroup(NamedGroup):
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
         rules = self._rules.of(inputs[0])
         rules.check_all_to_all(outputs, inputs, len(self._members))
-        splits = (numels(inputs), numels(outputs))
-        signature = Signature("all_to_all", shapes_of(inputs), dtype_of(inputs[0]), splits=splits)
+        splits = (_numels(inputs), _numels(outputs))
+        signature = _signature("all_to_all", inputs, splits=splits)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("alltoall_base_")
@@ -214,8 +219,8 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules.of(tensor)
         rules.check_all_to_all_single(output, tensor)
         refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
-        splits = (equal_parts(input_splits, tensor, size), equal_parts(output_splits, output, size))
-        signature = Signature("all_to_all_single", shapes_of((tensor, output)), dtype_of(tensor), splits=splits)
+        splits = (_equal_parts(input_splits, tensor, size), _equal_parts(output_splits, output, size))
+        signature = _signature("all_to_all_single", (tensor, output), splits=splits)
         return self._collective(rules, signature, Payload([tensor], [output], splits=splits), [output], refusal)
 
     alltoall_base = all_to_all_single
@@ -266,7 +271,7 @@ class SimulatedGroup(NamedGroup):
                 f"Pair is not connected: rank {peer} calls {operation} with itself as the other side, expected another "
                 "rank (gloo refuses messages to oneself): copy the tensor"
             )
-        signature = Signature(operation, shapes_of(tensors), dtype_of(tensors[0]))
+        signature = _signature(operation, tensors)
         return self.issue(signature, payload, tensors, peer=peer, tag=tag)
 
     # --- several calls as one -----------------------------------------------------------------------------------------
@@ -311,3 +316,42 @@ class SimulatedGroup(NamedGroup):
     def _peer(self, operation: str, peer: int) -> int:
         arguments.check_peer(operation, peer, len(self._members))
         return self._members[peer]
+
+
+def _signature(
+    operation: str,
+    tensors: Sequence[Tensor],
+    reduction: str | None = None,
+    root: int | None = None,
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+) -> Signature:
+    """What the tensors and options of a call say, as plain values; the first tensor speaks for the dtype of all."""
+    first = tensors[0]
+    dtype = _DTYPE_NAMES[first.dtype]
+    if first.layout is not torch.strided:
+        dtype = f"sparse {dtype}"
+    return Signature(operation, tuple([tuple(tensor.shape) for tensor in tensors]), dtype, reduction, root, splits)
+
+
+def _numels(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """How many elements each tensor has."""
+    return tuple([tensor.numel() for tensor in tensors])
+
+
+def _equal_parts(splits: Sequence[int], tensor: Tensor, size: int) -> tuple[int, ...]:
+    """The splits of all_to_all_single; none means equal parts."""
+    return tuple(splits) or (tensor.shape[0] // size,) * size
+
+
+def _reduction_of(opts: Any) -> tuple[str, Any]:
+    """The name of the reduction, and the factor of a PREMUL_SUM."""
+    if opts is None:
+        return "SUM", None
+    operation: Any = opts.reduceOp
+    if not isinstance(operation, ReduceOp):
+        return operation.name, None
+    name = _REDUCTION_NAMES[hash(operation)]
+    if name != "PREMUL_SUM":
+        return name, None
+    # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.
+    return name, operation.__getstate__()[1]  # type: ignore[attr-defined]

@@ -10,9 +10,8 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.attribution.origins import OriginTracker
-from ddpsim.simulator.attribution.tensor_names import NAMED
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, USER_ORIGIN, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poisoned
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
@@ -96,7 +95,7 @@ class Issuer:
         self.issued += signature.members is None and signature.operation != "split_group"
         through_torch = self._through_torch
         start = through_torch.frame() if through_torch.under_way else None
-        origin, site, caller = self._origins.locate(signature, start)
+        origin, site, caller, names = self._origins.locate(signature, payload.inputs, start)
         if peer is not None:
             origin = self._origins.messages.told(origin, payload)
         coordinates = self._origins.coordinates
@@ -106,10 +105,7 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
-        if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_programs):
-            pending.names = self._origins.names_of(signature.operation, payload.inputs)
-        else:
-            self._origins.user_frame = None
+        pending.names = names
         if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)

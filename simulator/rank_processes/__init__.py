@@ -1,13 +1,12 @@
 """Ranks as processes of their own, under the same kernel as ranks that are threads.
 
-Whoever runs the execution is its *coordinator*: it has the kernel, and a process for each rank. A rank runs until its
-next request, sends it (`messages.py`), and sleeps until it is answered. Requests are served in the order of the policy;
-where it is certain what the answer will be a rank is given it before (`advance.py`), and computes beside the others. In
-the rank a host of threads serves the rank's own threads as ever; what it takes for the kernel is a `RemoteKernel`.
-Tensors travel through memory that rank and coordinator share (`parcels.py`).
+The process that runs the execution is its *coordinator*: it has the kernel, and a process for each rank. A rank runs
+until its next request, sends it (`messages.py`), and sleeps until the answer comes. The policy orders the requests. An
+answer that is certain is sent early, and that rank computes in parallel with the others (`speculation.py`). In the rank
+a host of threads serves the rank's own threads; it uses a `RemoteKernel` in place of the kernel. Tensors travel through
+memory that rank and coordinator share (`parcels.py`).
 
-Ranks of a function are forked from the coordinator; those of a program from *servers*, fresh Pythons of different hash
-seeds (`servers.py`, and `server.py` for their side).
+Ranks of a function are forked from the coordinator; `simulator/launching` starts those of a program.
 
 Begin in `coordinator.py`; the other side is `rank_process.py`.
 """

@@ -17,10 +17,10 @@ from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, end_broken, read_stack
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
-from ddpsim.simulator.rank_processes.terms import Setting, Terms
 from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.garbage import set_aside
 
@@ -199,27 +199,27 @@ def _available_bytes() -> int | None:
         return None
 
 
-def fork_ranks(terms: Terms) -> list[Child]:
+def fork_ranks(config: ProcessConfig) -> list[Child]:
     """Fork a process for each rank of a function. Raises UsageError if the system gives no more."""
     children: list[Child] = []
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        with set_aside(terms.world_size):  # collections in the ranks then touch no page that they share
-            for rank in range(terms.world_size):
-                children.append(_fork(rank, terms, children))
+        with set_aside(config.world_size):  # collections in the ranks then touch no page that they share
+            for rank in range(config.world_size):
+                children.append(_fork(rank, config, children))
     except OSError as error:
         for child in children:
             child.kill()
             child.close()
         raise UsageError(
             f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
-            f"{terms.world_size} ranks: take fewer ranks, or raise the limits of processes and files (ulimit -u, -n)"
+            f"{config.world_size} ranks: take fewer ranks, or raise the limits of processes and files (ulimit -u, -n)"
         ) from error
     return children
 
 
-def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
+def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
     files = Files()
@@ -232,7 +232,7 @@ def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
             mine.close()
             for other in others:
                 other.channel.close()
-            run_rank(Setting(rank, terms, theirs, arena, files))
+            run_rank(RankConfig(rank, config, theirs, arena, files))
         except BaseException as error:
             end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
     theirs.close()

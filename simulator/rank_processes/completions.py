@@ -1,6 +1,6 @@
 """What came of the calls of a rank, until the rank knows of it.
 
-Note [What an answer delivers]. A rank that runs ahead is answered before the kernel has got to its request, so what an
+Note [What an answer delivers]. A rank that speculates is answered before the kernel has got to its request, so what an
 answer brings must not depend on when it is given. A completion on which nothing hangs is seen by the rank only in its
 tensors, which are its own again after the wait. So an answer to a wait brings what the rank waited for, with what was
 complete before that; one before a call brings nothing; and others, which are only ever given in the rank's turn, bring
@@ -73,7 +73,7 @@ class Completions:
             self._due.add(handle)
 
     def brought_by(self, answer: Answer, message: Message | None, *, by_turns: bool) -> Known:
-        """What an answer to a message brings; `by_turns`: the rank never runs ahead."""
+        """What an answer to a message brings; `by_turns`: the rank never speculates."""
         if isinstance(answer, Deliver):
             return self.deliver(answer.handle)
         if message is None or isinstance(message, Say):

@@ -1,7 +1,7 @@
 """The coordinator: lets the ranks, which are processes, go on as the kernel says.
 
 One rank has the baton, and its messages are handled. What others say meanwhile waits in their inboxes until they have
-it. `advance.py` says who may compute before.
+it. `speculation.py` says who may compute before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.rank_processes.advance import Advance
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Known
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
@@ -59,6 +58,7 @@ from ddpsim.simulator.rank_processes.messages import (
     Watch,
 )
 from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.told import Telling, Told
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
@@ -80,11 +80,11 @@ class Coordinator:
         *,
         move_data: MoveData,
         ctrl_c: CtrlC,
-        runs_ahead: bool = False,
+        is_speculative: bool = False,
         are_programs: bool = False,
         director: Director | None = None,
     ) -> None:
-        """`runs_ahead`: ranks compute beside each other where it is certain what they are answered.
+        """`is_speculative`: ranks compute beside each other where it is certain what they are answered.
 
         `are_programs`: a rank that ends its process with status 0 has done what it had to do, as for torchrun.
         `director` is that of a run that is debugged from its beginning.
@@ -106,7 +106,7 @@ class Coordinator:
         self._inboxes = [Inbox(child) for child in children]
         self._desk = DebuggerDesk(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
         self._posted = PostedCalls(self._inboxes, move_data)
-        self._advance = Advance(kernel, is_allowed=runs_ahead)
+        self._speculation = Speculation(kernel, is_allowed=is_speculative)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
         self._poll = select.poll()
         for file in self._by_file:
@@ -115,7 +115,7 @@ class Coordinator:
     def run(self) -> None:
         """Run to the end."""
         for inbox in self._inboxes:
-            self._advance.let_go_on(inbox)
+            self._speculation.let_go_on(inbox)
         answer: Answer | None = self._switch(self._kernel.start())
         while answer is not None:
             answer = self._carry_out(answer)
@@ -154,7 +154,7 @@ class Coordinator:
         if inbox.is_lost:
             self._lose(inbox)
         else:
-            self._advance.let_go_on(inbox)
+            self._speculation.let_go_on(inbox)
 
     def _hangs_on(self, inbox: Inbox, handle: int) -> bool:
         """True if the rank has to be told of a completion where the kernel delivers it."""
@@ -184,7 +184,7 @@ class Coordinator:
         answer = self._kernel.reply(self._posted.move(move))
         for rank, _ in move.calls:
             if rank != self._me.rank_number:
-                self._advance.let_go_on(self._inboxes[rank])
+                self._speculation.let_go_on(self._inboxes[rank])
         return answer
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Coordinator:
         if inbox.is_lost:
             self._lose(inbox)
         else:
-            self._advance.let_go_on(inbox)
+            self._speculation.let_go_on(inbox)
 
     def _heed_ctrl_c(self) -> None:
         """At the first one the ranks are unwound; at the second one they are killed."""

@@ -25,30 +25,32 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.rank_processes.program import environment, environment_of_function
-from ddpsim.simulator.rank_processes.terms import Setting
+from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
 from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1
 
+MASTER_PORT = 29_500
+"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
+
 _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
 """The modules of executors whose workers are processes."""
 
 
-def make_own_process(setting: Setting) -> None:
+def make_own_process(rank_config: RankConfig) -> None:
     """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != setting.terms.coordinator:  # killed in between
+    if os.getppid() != rank_config.common.coordinator:  # killed in between
         os._exit(1)
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.register_at_fork(after_in_child=setting.channel.close)  # what the rank forks is not the rank
+    os.register_at_fork(after_in_child=rank_config.channel.close)  # what the rank forks is not the rank
     _forget_what_the_caller_left_for_its_end()
     _read_from(os.devnull)
-    for number, name, file in ((1, "stdout", setting.files.output), (2, "stderr", setting.files.errors)):
+    for number, name, file in ((1, "stdout", rank_config.files.output), (2, "stderr", rank_config.files.errors)):
         fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # who opens it by the name /dev/stdout begins at its start
         os.dup2(file, number)
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -57,15 +59,15 @@ def make_own_process(setting: Setting) -> None:
     faulthandler.enable(sys.stderr)  # where native code crashes, it says where
     torch.set_num_threads(1)
     gc.enable()
-    if setting.terms.is_program:
-        if not setting.terms.is_launched:
-            os.environ.update(environment(setting.rank, setting.terms.world_size))
-        if not setting.terms.is_forked_by_program:
+    if rank_config.common.is_program:
+        if not rank_config.common.is_launched:
+            os.environ.update(environment(rank_config.rank, rank_config.common.world_size))
+        if not rank_config.common.is_forked_by_program:
             _forget_the_callers_settings()
-            _seed(setting)
+            _seed(rank_config)
     else:
-        os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
-        _seed(setting)
+        os.environ.update(environment_of_function(rank_config.rank, rank_config.common.world_size))
+        _seed(rank_config)
 
 
 def _forget_what_the_caller_left_for_its_end() -> None:
@@ -101,15 +103,44 @@ def _forget_the_callers_settings() -> None:
         warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
 
 
-def _seed(setting: Setting) -> None:
+def _seed(rank_config: RankConfig) -> None:
     """Let the random numbers of a rank begin at the same place in each run."""
-    seed = seed_of_torch = unlike_seed(setting.rank)
-    if setting.terms.start.is_alike:
+    seed = seed_of_torch = unlike_seed(rank_config.rank)
+    if rank_config.common.start.is_alike:
         seed, seed_of_torch = START_SEED, DEFAULT_SEED
     random.seed(seed)
     torch.manual_seed(seed_of_torch)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
+
+
+def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
+    """What a function finds, as on ranks that are threads: how every launcher tells a rank which one it is."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    return {
+        **environment_of_function(rank, world_size),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "ddpsim",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddpsim.simulator.ctrl_c import CtrlC
@@ -16,11 +15,9 @@ from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, State
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator
-from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.posted_calls import MoveData
-from ddpsim.simulator.rank_processes.program_ranks import start_ranks
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.signals import ends_told
-from ddpsim.simulator.rank_processes.terms import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -32,56 +29,45 @@ class ProcessRun:
 
     def __init__(
         self,
-        terms: Terms,
+        config: ProcessConfig,
         kernel: Kernel,
         *,
         move_data: MoveData,
-        started: Sequence[Child] | None = None,
+        start: Callable[[ProcessConfig], Sequence[Child]] = fork_ranks,
         director: Director | None = None,
     ) -> None:
-        """`started` are the processes of the ranks, if there are any already: of a program that starts them.
+        """`start` returns the processes of the ranks; `simulator/launching` has other ways than to fork them from here.
 
         `director` is that of a run that is debugged from its beginning.
         """
         self._director = director
-        self._terms = terms
-        self._started = started
+        self._config = config
+        self._start = start
         self._kernel = kernel
         self._move_data = move_data
-        self._children: list[Child] = []
+        self._children: Sequence[Child] = ()
         self._coordinator: Coordinator
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
-        check_system(self._terms.world_size, forks_from_here=not self._terms.is_program)
-        guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
+        check_system(self._config.world_size, forks_from_here=not self._config.is_program)
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)
-        try:
-            with ctrl_c, ends_told():
-                self._run(guardian, ctrl_c)
-        finally:
-            if guardian is not None:
-                guardian.end()
+        with ctrl_c, ends_told():
+            self._run(ctrl_c)
         ctrl_c.check()
         if self._kernel.run.life.failure is not None:
             raise self._kernel.run.life.failure
 
-    def _run(self, guardian: Guardian | None, ctrl_c: CtrlC) -> None:
-        if self._started is None:
-            self._children = fork_ranks(self._terms) if guardian is None else start_ranks(self._terms, guardian)
-        else:
-            self._children = list(self._started)
-            for child in self._children:
-                with suppress(OSError):  # it is gone, as the coordinator will see
-                    child.channel.send(sent(self._terms))
+    def _run(self, ctrl_c: CtrlC) -> None:
+        self._children = self._start(self._config)
         self._coordinator = Coordinator(
             self._kernel,
             self._children,
             move_data=self._move_data,
             ctrl_c=ctrl_c,
-            runs_ahead=self._terms.runs_ahead,
-            are_programs=self._terms.is_program,
+            is_speculative=self._config.is_speculative,
+            are_programs=self._config.is_program,
             director=self._director,
         )
         try:

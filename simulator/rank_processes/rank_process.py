@@ -21,17 +21,17 @@ from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.user_stores import serve_made_stores
+from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
+from ddpsim.simulator.rank_processes.external_processes import refuse_groups_in_forks, watch_children
 from ddpsim.simulator.rank_processes.messages import ChangedInFlight, Ended, Exits, ReadInFlight
-from ddpsim.simulator.rank_processes.outside import wait_before_looking_outside
-from ddpsim.simulator.rank_processes.outsiders import refuse_groups_in_forks, watch_children
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
+from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_place import ProcessPlace
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
-from ddpsim.simulator.rank_processes.terms import Setting
 from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -44,20 +44,20 @@ from ddpsim.simulator.virtual_gpus.doors import Doors
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 
-def main(setting: Setting) -> NoReturn:
+def main(rank_config: RankConfig) -> NoReturn:
     """Run a rank, and end the process."""
     process = None
     try:
-        make_own_process(setting)
-        watch_children(setting.terms.outsiders, f"rank {setting.rank}")
-        process = _RankProcess(setting)
+        make_own_process(rank_config)
+        watch_children(rank_config.common.external_processes, f"rank {rank_config.rank}")
+        process = _RankProcess(rank_config)
         process.run()
-    except BaseException as error:  # ours: `Ended` has what the program raised
+    except BaseException as error:  # an error of ours: `Ended` has what the program raised
         first = (process and process.stop_communicating()) or error
         flush()
-        end_broken(setting.files.stack, first, f"the process of rank {setting.rank}")
+        end_broken(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
     finally:
-        flush(has_own_files=setting.terms.is_program and not setting.terms.is_launched)
+        flush(has_own_files=rank_config.common.is_program and not rank_config.common.is_launched)
         os._exit(0)
 
 
@@ -68,7 +68,7 @@ def leave_program(kernel: RemoteKernel) -> None:
 
 
 class _Hazards(HazardWatch):
-    """Says what it finds where it finds it: who runs ahead may be on a way that nobody is to hear of."""
+    """Says what it finds where it finds it: who speculates may be on a way that nobody is to hear of."""
 
     def __init__(self, world_size: int, channel: RankChannel) -> None:
         super().__init__(world_size)
@@ -85,14 +85,16 @@ class _Hazards(HazardWatch):
 
 
 class _RankProcess:
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, rank_config: RankConfig) -> None:
+        self._rank_config = rank_config
         self._error: BaseException | None = None
         self._leaving: BaseException | None = None
-        self._own_channel = channel = RankChannel(setting.channel, setting.rank, setting.files)
-        self._kernel = RemoteKernel(channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
-        self._gpus = VirtualGpus(setting.terms.announcement)
-        self._hazards = _Hazards(setting.terms.world_size, channel)
+        self._own_channel = channel = RankChannel(rank_config.channel, rank_config.rank, rank_config.files)
+        self._kernel = RemoteKernel(
+            channel, rank_config.rank, rank_config.arena, is_observed=rank_config.common.is_observed
+        )
+        self._gpus = VirtualGpus(rank_config.common.announcement)
+        self._hazards = _Hazards(rank_config.common.world_size, channel)
         body = RankBody(
             self._begin,
             enter_rank=self._enter_rank,
@@ -101,7 +103,7 @@ class _RankProcess:
         )
         self._host = ThreadHost(
             self._kernel,
-            setting.terms.world_size,
+            rank_config.common.world_size,
             lambda me: body.run(self._host, me),
             switch=lambda outgoing, incoming: None,
             move_data=_moves_elsewhere,
@@ -111,11 +113,11 @@ class _RankProcess:
         )
         self._backend = Backend(
             self._host,
-            make_judge=(lambda wrappers: RemoteJudge(channel)) if setting.terms.checks_replicas else None,
+            make_judge=(lambda wrappers: RemoteJudge(channel)) if rank_config.common.checks_replicas else None,
             steps_elsewhere=self._kernel.latest_step,
-            makes_groups=not setting.terms.is_program,
-            poisons=setting.terms.poisons,
-            semantics=setting.terms.semantics,
+            makes_groups=not rank_config.common.is_program,
+            poisons=rank_config.common.poisons,
+            semantics=rank_config.common.semantics,
         )
         self._body = body
         self._place = ProcessPlace(self._host, channel, self._await_turn)
@@ -124,9 +126,9 @@ class _RankProcess:
 
     def _begin(self, rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
-        if self._setting.terms.debugs_rank == rank:
+        if self._rank_config.common.debugs_rank == rank:
             self._place.begin()
-        return self._setting.terms.program(rank)
+        return self._rank_config.common.program(rank)
 
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
@@ -141,7 +143,7 @@ class _RankProcess:
             self._run_what_is_for_the_end()
 
     def _run_what_is_for_the_end(self) -> None:
-        if self._setting.terms.is_program:
+        if self._rank_config.common.is_program:
             end_executors_of_processes()
             atexit._run_exitfuncs()
 
@@ -151,11 +153,11 @@ class _RankProcess:
 
     def _give_gpus(self) -> None:
         """Those that were asked for, or those that the program is going to ask for."""
-        terms = self._setting.terms
-        if terms.gpus is not None:
-            self._gpus.install(terms.gpus)
+        config = self._rank_config.common
+        if config.gpus is not None:
+            self._gpus.install(config.gpus)
         else:
-            Doors(self._gpus, terms.world_size, terms.announcement.say_gpus).watch()
+            Doors(self._gpus, config.world_size, config.announcement.say_gpus).watch()
 
     def _record_error(self, rank: int, error: BaseException) -> None:
         self._error = error
@@ -182,17 +184,17 @@ class _RankProcess:
         self._own_channel.heed_debugger = self._place.heed
         self._listen()
         refuse_groups_in_forks()
-        if self._setting.terms.runs_ahead:
-            self._setting.terms.announcement.wait_before(self._await_turn)
-            wait_before_looking_outside(self._await_turn)
+        if self._rank_config.common.is_speculative:
+            self._rank_config.common.announcement.wait_before(self._await_turn)
+            wait_before_external_effects(self._await_turn)
         with self._backend.installed(), self._exit_heeded():
             serve_made_stores(host)
             time.install()
             host.threads.install()
             self._give_gpus()
             LatePdb(self._place).install()
-            if self._setting.terms.breakpoints.those:
-                self._place.heed(self._setting.terms.breakpoints)
+            if self._rank_config.common.breakpoints.those:
+                self._place.heed(self._rank_config.common.breakpoints)
             self._kernel.await_first_turn()
             host.baton.pass_on(None, me.number)
             self._body.run(host, me)
@@ -214,13 +216,13 @@ class _RankProcess:
                 elif status != 0:  # of a failure the coordinator says more
                     self._own_channel.send(Exits(site_here()))
                 else:
-                    self._backend.rank_returned(self._setting.rank)
-                    self._hazards.returned(self._setting.rank, None)
-                    self._hazards.rank_ended(self._setting.rank)
+                    self._backend.rank_returned(self._rank_config.rank)
+                    self._hazards.returned(self._rank_config.rank, None)
+                    self._hazards.rank_ended(self._rank_config.rank)
                     self._own_channel.send(self._ended())
             leave(status)
 
-        if self._setting.terms.is_program:
+        if self._rank_config.common.is_program:
             os._exit = end_process
         try:
             yield
@@ -236,7 +238,7 @@ class _RankProcess:
 
     def _listen(self) -> None:
         """Heed the signals of the coordinator."""
-        stack = self._setting.files.stack
+        stack = self._rank_config.files.stack
 
         def tell_stack(*arguments: object) -> None:
             running = self._host.baton.running

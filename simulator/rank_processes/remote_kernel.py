@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.accesses import Accesses
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.errors import internal_error
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
@@ -28,7 +26,7 @@ from ddpsim.simulator.kernel.answers import (
     TellStack,
     Unwind,
 )
-from ddpsim.simulator.kernel.requests import UNANSWERED, BeginCall, Finish, Reply, Request, StartThread, WaitFor
+from ddpsim.simulator.kernel.requests import UNANSWERED, Finish, Issue, Reply, Request, StartThread
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes.messages import (
@@ -134,7 +132,12 @@ class RemoteKernel:
     # --- as the kernel does -------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running thread."""
+        """Serve a request of the running thread. Of a call that is issued, the rank learns with a later answer."""
+        if type(request) is Issue:
+            pending = self._open[request.handle]
+            parcel = self._parcels[request.handle] = self._arena.pack(pending.payload)
+            self._tell(Post(request.handle, request.call, parcel, pending.names))
+            return GO_ON
         if type(request) in UNANSWERED:
             self._tell(Tell(request))
             return GO_ON
@@ -144,16 +147,6 @@ class RemoteKernel:
         if type(request) is StartThread and type(answer) is GoOn:
             self._know(answer.value, request.name)
         return answer
-
-    def begin_call(self, intent: Accesses) -> Answer:
-        """As `handle` of `BeginCall`."""
-        return self.handle(BeginCall(intent))
-
-    def issue(self, handle: int, call: Call) -> Answer:
-        """Post a call: what comes of it, its rank learns with a later answer."""
-        parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._tell(Post(handle, call, parcel, self._open[handle].names))
-        return GO_ON
 
     def watch(self, handle: int) -> bool:
         """From here on something hangs on the completion of a call. True if its rank should know of that by now."""
@@ -177,10 +170,6 @@ class RemoteKernel:
         self.run.life.stop(Ending.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted
-
-    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
-        """As `handle` of `WaitFor`."""
-        return self.handle(WaitFor(handles, timeout_seconds))
 
     def reply(self, said: Reply | None) -> Answer:
         """Go on with the running thread's request."""

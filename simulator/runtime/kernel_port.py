@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ddpsim.simulator.accesses import Accesses
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
 from ddpsim.simulator.kernel.states import Life
@@ -51,17 +49,8 @@ class KernelPort(Protocol):
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running task."""
 
-    def begin_call(self, intent: Accesses) -> Answer:
-        """As `handle` of `BeginCall`."""
-
-    def issue(self, handle: int, call: Call) -> Answer:
-        """As `handle` of `Issue`."""
-
     def watch(self, handle: int) -> bool:
         """Something hangs on the completion of a call from here on. True if it is to be delivered now."""
-
-    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
-        """As `handle` of `WaitFor`."""
 
     def reply(self, said: Reply | None) -> Answer:
         """Go on with the running task's request."""

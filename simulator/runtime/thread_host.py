@@ -34,17 +34,20 @@ from ddpsim.simulator.kernel.answers import (
     TellStack,
 )
 from ddpsim.simulator.kernel.requests import (
+    BeginCall,
     Block,
     Checkpoint,
     Delivered,
     Finish,
     IsComplete,
+    Issue,
     Looked,
     Moved,
     Poll,
     Reply,
     Request,
     StartThread,
+    WaitFor,
 )
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
@@ -60,6 +63,8 @@ _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
 
 _RUNNING = Phase.RUNNING  # as in turns.py
+_new = tuple.__new__
+"""As a request's class makes one, in half the time; for the three requests that each call makes."""
 _DELIVERED = Delivered()
 _MOVED = Moved()
 
@@ -164,7 +169,7 @@ class ThreadHost:
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
-        answer = self.kernel.begin_call(intent)
+        answer = self.kernel.handle(_new(BeginCall, (intent,)))
         if answer is not GO_ON:
             self._obey(me, answer)
         return me
@@ -175,7 +180,7 @@ class ThreadHost:
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
-        answer = self.kernel.issue(pending.handle, pending.call)
+        answer = self.kernel.handle(_new(Issue, (pending.handle, pending.call)))
         if answer is not GO_ON:
             self._obey(me, answer)
 
@@ -187,7 +192,7 @@ class ThreadHost:
         if pendings[0].owner is not me.of:
             return self._wait_for_others(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
-        return bool(self._obey(me, self.kernel.wait_for(handles, timeout_seconds)))
+        return bool(self._obey(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
 
     def _wait_for_others(self, pendings: Sequence[Pending], timeout_seconds: float | None) -> bool:
         """Wait for another rank's calls, which a program has got hold of: nobody says when these are complete."""

@@ -38,8 +38,9 @@ def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
         yield (*values[: block.start], *values[block.stop :])
 
 
-def only_two_or_three(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """Of few values, every two and every three: none of them need be superfluous alone."""
+def fewer_of(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """The values without a block of them; of few, every two and every three: none of them need be superfluous alone."""
+    yield from without_a_block(values)
     for count in (2, 3) if len(values) <= _FEW else ():
         yield from combinations(values, count)
 

@@ -1,52 +1,36 @@
-"""How large a program is, and how far each of its calls is from a plain one."""
+"""How large a program is, and what is plain in it."""
 
 from __future__ import annotations
 
-from math import prod
-
-from ddpsim.simulator.calls import Shape
-from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
-from ddpsim.simulator.programs.program import DEFAULT, Issue, Program, Step, Wait
-from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
 from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.structure import Structure
+
+STRUCTURE = Structure(
+    {
+        Program: {"groups": (), "ranks": ()},
+        Group: {"ranks": ()},
+        Issue: {
+            **{"group": (DEFAULT,), "dtype": DTYPES, "reduction": REDUCTIONS},
+            **{"shapes": 1, "splits": 1, "root": 0, "tag": 0},
+        },
+    }
+)
+"""Names, operations and peers stay: they are what a reader looks for."""
 
 
 def size_of(program: Program) -> Size:
     """The size of a program; its schedule is none of it."""
-    members = members_of(program)
     calls = [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
+    rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes say them, too
     return Size(
         program.world_size,
-        sum(len(steps) for steps in program.ranks),
+        sum(map(len, program.ranks)),
         len(calls),
         len(program.groups),
-        sum(_shapes_weight(call, len(members[call.group])) for call in calls)
-        + sum(len(group.ranks) for group in program.groups),
-        sum(_options_weight(call, members[call.group]) for call in calls)
-        + sum(_late_waits(steps) for steps in program.ranks),
-    )
-
-
-def _shapes_weight(call: Issue, size: int) -> int:
-    """0 for one number, or one for each member where there has to be one."""
-    row = IN_PROGRAMS[call.operation]
-    unit = size if row.rows is Rows.DIVISIBLE or row.splits is Splits.ROWS else 1
-    parts = [part for side in call.splits or () for part in side]
-    return sum(_weight(shape, unit) for shape in call.shapes) + len(call.shapes) + sum(abs(part - 1) for part in parts)
-
-
-def _weight(shape: Shape, unit: int) -> int:
-    return 2 * abs(prod(shape) - unit) + abs(len(shape) - 1)
-
-
-def _options_weight(call: Issue, members: tuple[int, ...]) -> int:
-    return (
-        (0 if call.dtype is None else DTYPES.index(call.dtype))
-        + (0 if call.reduction is None else REDUCTIONS.index(call.reduction))
-        + (0 if call.root is None else members.index(call.root))
-        + call.tag
-        + (call.group != DEFAULT)
+        STRUCTURE.numbers(program) - rows_of_splits + sum(len(group.ranks) for group in program.groups),
+        STRUCTURE.words(program) + sum(map(_late_waits, program.ranks)),
     )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpsim.simulator.api import replay, simulate
-from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.run_options import RunKeywords
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
 from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
 from ddpsim.simulator.shrinking.schedule_passes import PASSES, Choices, stripped
 from ddpsim.simulator.shrinking.size import Size
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ddpsim.simulator.run_options import ReplayKeywords
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
 """What a shrinking may use unless told."""
@@ -47,40 +49,19 @@ def shrink(
     world_size: int,
     schedule: str | Schedule,
     *,
-    args: Sequence[Any] = (),
-    transport: str = "memory",
-    faults: Sequence[Fault] = (),
-    check: str | None = None,
     budget: Budget | None = None,
-    name: str | None = None,
-    isolation: str | None = None,
-    gpus: int | None = None,
-    preload: Sequence[str] = (),
-    one_at_a_time: bool = False,
-    backend_semantics: str = GLOO.name,
     on_progress: OnShrinkProgress | None = None,
+    **options: Unpack[ReplayKeywords],
 ) -> ShrunkSchedule:
     """Find the simplest schedule under which `program`, a function or a command, fails as it does under `schedule`.
 
     It fails so with the same leading code. The fewer switches, the simpler; then the shorter, then the smaller choices.
     The budget, 5000 executions and 60 seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest
-    so far is returned. Only the schedule is made simpler; `ddpsim.scenarios.shrink_scenario` also takes fewer ranks,
-    and makes the program simpler where it is declared.
+    so far is returned. The options are those of `simulate`. Only the schedule is made simpler;
+    `ddpsim.scenarios.shrink_scenario` also takes fewer ranks, and makes the program simpler where it is declared.
 
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """
-    options: RunKeywords = {
-        "args": args,
-        "transport": transport,
-        "faults": faults,
-        "check": check,
-        "name": name,
-        "isolation": isolation,
-        "gpus": gpus,
-        "preload": preload,
-        "one_at_a_time": one_at_a_time,
-        "backend_semantics": backend_semantics,
-    }
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
     start = failed.schedule.start

@@ -17,13 +17,13 @@ class Size(NamedTuple):
     steps: int
     """Of a program, those of all ranks; of a training, the iterations of all ranks."""
     calls: int = 0
-    """Of a program, those of all ranks; of a training, what is wrapped, joined and done otherwise."""
+    """Of a program, those of all ranks; of a training, its networks, its faults and what its exceptions name."""
     groups: int = 0
     """Besides the default one."""
     shapes: int = 0
-    """How far the shapes are from a single number; of a training, its rows and the size of its networks."""
+    """How far numbers are from the plain ones: shapes, splits, roots and tags; rows and the networks' options."""
     options: int = 0
-    """What else is not plain: a dtype, a reduction, a tag, a wait that stands later than its call."""
+    """How far words are from the plainest: dtypes, reductions, networks, features; and waits later than their call."""
     switches: int = 0
     """Choices of the schedule that are not the default."""
     choices: int = 0

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim import Code, Finding, Result, Verdict, simulate
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps, site_of
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.check import check
@@ -36,8 +36,8 @@ _PATIENCE_SECONDS = 10.0
 
 _DIST_ERRORS = (dist.DistError, dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
 _MADE = {
-    Ending.DIED: {"signal SIGABRT", "signal SIGSEGV"},
-    Ending.RAISED: {each.__name__ for each in (InjectedCrashError, RuntimeError, *_DIST_ERRORS)},
+    RankEnding.DIED: {"signal SIGABRT", "signal SIGSEGV"},
+    RankEnding.RAISED: {each.__name__ for each in (InjectedCrashError, RuntimeError, *_DIST_ERRORS)},
 }
 """What gloo and programs end ranks with. Another signal was sent by the system, another error is one of ours: neither
 says anything about the program.
@@ -59,7 +59,7 @@ class Comparison:
     """One line; "" if they agree."""
 
     @property
-    def endings(self) -> tuple[Ending, ...]:
+    def endings(self) -> tuple[RankEnding, ...]:
         """By rank, on gloo."""
         return tuple(report.ending for report in self.reports)
 
@@ -139,7 +139,7 @@ def _witness_problem(checked: CheckedProgram, result: Result) -> str:
 def _problems(checked: CheckedProgram, result: Result, reports: Sequence[RankReport]) -> Iterator[str]:
     if result.verdict is Verdict.PASS:
         for rank, report in enumerate(reports):
-            if report.ending is not Ending.RETURNED:
+            if report.ending is not RankEnding.RETURNED:
                 told = f": {text}" if (text := what_it_said(report)) else ""
                 yield f"the simulator finds nothing, but on gloo rank {rank} {report.ending.value}{told}"
         yield from _differences(checked, result, reports)
@@ -153,7 +153,7 @@ def _went_wrong(found: Sequence[Finding], reports: Sequence[RankReport]) -> bool
     crashed = {rank for each in found if each.code is Code.RANK_ERROR for rank in each.ranks}
     needs_more = any(each.code is not Code.RANK_ERROR for each in found)
     ends = [out.ending for rank, out in enumerate(reports) if not (needs_more and rank in crashed)]
-    return any(ending is not Ending.RETURNED for ending in ends)
+    return any(ending is not RankEnding.RETURNED for ending in ends)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

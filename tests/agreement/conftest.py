@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.scenarios.processes.launcher import standing_by
+from ddpsim.scenarios.jobs.job_launcher import standing_by
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,11 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.jobs.job_launcher import standing_by
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.jobs.supervisor import supervise
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.launcher import standing_by
-from ddpsim.scenarios.processes.rank_report import RankReport
-from ddpsim.scenarios.processes.supervisor import supervise
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.programs.program import Program
 
@@ -92,7 +92,7 @@ def on_gloo(
 
 def _started(program: Program, timeout_seconds: float, run: Callable[..., Any]) -> _Running:
     scenario = Scenario("program", "", _kept, args=(run, program), world_size=program.world_size)
-    job = Job.of(scenario, Engine.TORCH, timeout_seconds)
+    job = ScenarioJob.of(scenario, Engine.TORCH, timeout_seconds)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours, theirs = multiprocessing.Pipe(duplex=False)
     start = multiprocessing.get_context("forkserver").Process
@@ -116,7 +116,7 @@ def _kept(rank: int, run: Callable[..., Any], program: Program) -> Any:
     return outputs
 
 
-def _be(job: Job, rank: int, world_size: int, port: int, line: Connection) -> None:
+def _be(job: ScenarioJob, rank: int, world_size: int, port: int, line: Connection) -> None:
     """Be the process that looks after a rank; that of rank 0 knows what became of all."""
     os.environ |= {
         "RANK": str(rank),

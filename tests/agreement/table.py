@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
-from ddpsim.scenarios.processes.rank_report import Ending
+from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.verdict import Code
 from tests.agreement.comparison import Comparison
 
@@ -14,10 +14,10 @@ _SAID = ("passes", "mismatch", "deadlock", "error")
 """What the simulator says, by the first of its findings that fail."""
 
 _DID = {
-    Ending.RETURNED: "completes",
-    Ending.HUNG: "hangs",
-    Ending.RAISED: "raises",
-    Ending.DIED: "dies",
+    RankEnding.RETURNED: "completes",
+    RankEnding.HUNG: "hangs",
+    RankEnding.RAISED: "raises",
+    RankEnding.DIED: "dies",
 }
 """What gloo does: the last of these that a rank comes to."""
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
-from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
 from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError
 from tests.agreement.labelled import LabelledProgram, labelled
 from tests.agreement.table import disagreements, silences, table
+from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A = reduced("a", dtype="float16")
@@ -23,18 +24,18 @@ CRASHING_ALONE = program((A, Crash()), waited(A))
 
 
 def returned(value):
-    return RankReport(0, Ending.RETURNED, 0.0, value=pickle.dumps(value))
+    return RankReport(0, RankEnding.RETURNED, 0.0, value=pickle.dumps(value))
 
 
 def raised(line):
-    return RankReport(1, Ending.RAISED, 0.0, error=ErrorReport(line, "", None))
+    return RankReport(1, RankEnding.RAISED, 0.0, error=ErrorReport(line, "", None))
 
 
 def died(how):
-    return RankReport(1, Ending.DIED, 0.0, death=how)
+    return RankReport(1, RankEnding.DIED, 0.0, death=how)
 
 
-HUNG, DONE, DIED = RankReport(0, Ending.HUNG, 0.0), returned({}), died("signal SIGABRT")
+HUNG, DONE, DIED = RankReport(0, RankEnding.HUNG, 0.0), returned({}), died("signal SIGABRT")
 CRASHED = raised(f"InjectedCrashError: {CRASH}")
 FAILED = raised("RuntimeError: connection closed")
 
@@ -147,7 +148,7 @@ def test_outputs_are_of_one_shape_and_of_the_same_calls():
 # --- what is no verdict of gloo's -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     "report",
     [
         died("signal SIGKILL"),
@@ -163,9 +164,7 @@ def test_what_gloo_has_not_done(report):
         check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
 
 
-@pytest.mark.parametrize(
-    "report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE]
-)
+@rows("report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE])
 def test_what_gloo_or_the_program_has(report):
     check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
 

@@ -13,6 +13,7 @@ from ddpsim.simulator.programs.program import Crash, Issue, Return
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.agreement.labelled import healthy as draw
 from tests.agreement.labelled import labelled
+from tests.kit.rows import rows
 
 DRAWN = [draw(seed) for seed in range(300)]
 LABELLED = [labelled(seed) for seed in range(1_000)]
@@ -80,7 +81,7 @@ EXPECTED = {
 """What comes first where the break is a fault at all."""
 
 
-@pytest.mark.parametrize("kind", EXPECTED, ids=lambda kind: kind.value)
+@rows("kind", EXPECTED, ids=lambda kind: kind.value)
 def test_a_break_of_one_call_is_found_as_what_it_is(kind):
     findings = [check(each.program).findings for each in LABELLED if each.kind is kind]
     codes = {found[0].code for found in findings if found and found[0].code.verdict is Verdict.FAIL}

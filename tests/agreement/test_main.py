@@ -6,13 +6,14 @@ from functools import partial
 import pytest
 
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from tests.agreement import __main__ as command
 from tests.agreement import comparison
 from tests.agreement.gloo import on_gloo
 from tests.agreement.labelled import labelled
 from tests.agreement.saved import load, save
+from tests.kit.rows import rows
 from tests.programs.programs import program, received, sent, waited
 
 
@@ -57,13 +58,13 @@ def test_a_message_that_one_side_never_waits_for_arrives(server):
         program(waited(sent("m", 1)), (received("m", 0),)),
     ]
     reports = list(on_gloo((each, 10.0) for each in programs))
-    assert {report.ending for each in reports for report in each} == {Ending.RETURNED}
+    assert {report.ending for each in reports for report in each} == {RankEnding.RETURNED}
 
 
 def test_another_program_is_never_overwritten(tmp_path):
     def saved(size):
         each = labelled(3, (size, size))
-        hung = [RankReport(0, Ending.HUNG, 0.0)] * size
+        hung = [RankReport(0, RankEnding.HUNG, 0.0)] * size
         made = comparison.compare(each, comparison.simulated(each.program), hung)
         return save(made, tmp_path, world_size=str(size)).name
 
@@ -77,7 +78,7 @@ def test_another_program_is_never_overwritten(tmp_path):
     assert load(tmp_path / "disagreement-3-3.json") == labelled(3, (4, 4))
 
 
-@pytest.mark.parametrize("text", ["1", "65", "4..2", "2...4", "x"])
+@rows("text", ["1", "65", "4..2", "2...4", "x"])
 def test_world_sizes_that_are_none(text):
     with pytest.raises(SystemExit, match=r"^world size is '.*', expected a number from 2 to 64 or a range as 2\.\.4"):
         command.main(["--world-size", text])

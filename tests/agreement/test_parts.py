@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
-from ddpsim.scenarios.processes.rank_report import Ending
+from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.gloo import on_gloo
 from tests.agreement.parts import who_ends
+from tests.kit.rows import rows
 from tests.programs.programs import program, waited
 
 
@@ -16,7 +17,7 @@ def issue(operation, root, count=4):
     return Issue("a", operation, shapes=((count,),), dtype="float32", reduction=reduction, root=root)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("operation", "callers", "ends"),
     [
         ("broadcast", {0, 1, 3}, {1, 3}),  # 0 sends to 1 and 2, 1 sends to 3
@@ -69,7 +70,7 @@ def test_as_on_gloo(drawn, server):
     programs = [program(*[waited(calls[rank]) if rank in calls else () for rank in range(n)]) for calls, n in drawn]
     counts = set()
     for (calls, size), reports in zip(drawn, on_gloo((each, 0.5) for each in programs), strict=True):
-        ended = {rank for rank in calls if reports[rank].ending is Ending.RETURNED}
+        ended = {rank for rank in calls if reports[rank].ending is RankEnding.RETURNED}
         assert ended == who_ends(calls, range(size)), calls
         counts.add((len(ended) == 0, len(ended) == len(calls)))
     assert len(counts) == 3  # none, some and all get to the end

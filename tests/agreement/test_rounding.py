@@ -2,13 +2,13 @@
 
 from itertools import permutations
 
-import pytest
 import torch
 
 from ddpsim.scenarios.ranks.calls import sent
 from ddpsim.simulator.programs.checked import Met
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.rounding import bounds, rounds
+from tests.kit.rows import rows
 
 
 def together(operation, shape, dtype="float32", reduction="SUM", size=3):
@@ -25,8 +25,8 @@ def added(column, order, reduction):
     return total / len(order) if reduction == "AVG" else total
 
 
-@pytest.mark.parametrize("reduction", ["SUM", "AVG", "PRODUCT"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@rows("reduction", ["SUM", "AVG", "PRODUCT"])
+@rows("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_every_order_keeps_the_bound_and_some_differ(dtype, reduction):
     met = together("all_reduce", (200,), dtype, reduction, size=4)
     column = [sent(call.issue, call.rank)[0] for call in met]
@@ -55,7 +55,7 @@ def test_each_rank_has_the_bound_of_its_own_part():
     assert len({tuple(each[0].tolist()) for each in columns}) == 3
 
 
-@pytest.mark.parametrize(
+@rows(
     ("operation", "dtype", "reduction", "expected"),
     [
         ("all_reduce", "float16", "SUM", True),

@@ -9,13 +9,14 @@ import pytest
 
 from ddpsim import Verdict
 from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
-from ddpsim.scenarios.processes.rank_report import Ending, RankReport
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait
 from tests.agreement.comparison import compare, simulated
 from tests.agreement.gloo import on_gloo
 from tests.agreement.labelled import LabelledProgram
 from tests.agreement.silent import Silence
+from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 
@@ -208,7 +209,7 @@ def compared(broken, reports):
 @pytest.mark.parametrize(("silence", "broken"), PROVED.values(), ids=PROVED)
 def test_gloo_completes_it(silence, broken, reported):
     comparison = compared(broken, reported[broken])
-    assert set(comparison.endings) == {Ending.RETURNED}
+    assert set(comparison.endings) == {RankEnding.RETURNED}
     assert simulated(broken).verdict is Verdict.FAIL
     assert (comparison.silence, comparison.disagreement) == (silence, "")
 
@@ -217,13 +218,13 @@ def test_gloo_completes_it(silence, broken, reported):
 @pytest.mark.parametrize(("who", "broken"), TOO_LONG.values(), ids=TOO_LONG)
 def test_gloo_completes_it_for_those_who_wait(who, broken, reported):
     comparison = compared(broken, reported[broken])
-    assert comparison.endings[who] is Ending.RETURNED
+    assert comparison.endings[who] is RankEnding.RETURNED
     assert comparison.disagreement == ""
 
 
-@pytest.mark.parametrize("broken", [*(broken for _, broken in TOO_LONG.values()), *UNCERTAIN])
+@rows("broken", [*(broken for _, broken in TOO_LONG.values()), *UNCERTAIN])
 def test_it_is_excused_when_who_gets_too_much_is_gone_before(broken):
-    comparison = compared(broken, [RankReport(0, Ending.RETURNED, 0.0)] * broken.world_size)
+    comparison = compared(broken, [RankReport(0, RankEnding.RETURNED, 0.0)] * broken.world_size)
     assert (comparison.silence, comparison.disagreement) == (Silence.NEVER_WAITED_FOR, "")
 
 
@@ -235,13 +236,13 @@ def test_every_silence_is_proved():
 @pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
 def test_gloo_does_not_complete_it(broken, reported):
     comparison = compared(broken, reported[broken])
-    assert set(comparison.endings) != {Ending.RETURNED}
+    assert set(comparison.endings) != {RankEnding.RETURNED}
     assert (comparison.silence, comparison.disagreement) == (None, "")
 
 
-@pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
+@rows("broken", NOTICED.values(), ids=NOTICED)
 def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
-    comparison = compared(broken, [RankReport(0, Ending.RETURNED, 0.0)] * broken.world_size)
+    comparison = compared(broken, [RankReport(0, RankEnding.RETURNED, 0.0)] * broken.world_size)
     codes = ", ".join(comparison.found)
     assert comparison.silence is None
     assert comparison.disagreement == f"the simulator finds {codes}, but on gloo every rank returned"
@@ -265,12 +266,12 @@ def test_gloo_adds_bools_as_bytes(reported):
 
 @NIGHTLY
 def test_gloo_waits_for_good_when_it_waits_twice_for_a_message(reported):
-    assert {report.ending for report in reported[WAITED_TWICE]} == {Ending.HUNG}
+    assert {report.ending for report in reported[WAITED_TWICE]} == {RankEnding.HUNG}
     assert simulated(WAITED_TWICE).verdict is Verdict.PASS
 
 
 @NIGHTLY
 def test_gloo_refuses_to_receive_nothing_from_any_source(reported):
     refused = reported[NOTHING_FROM_ANY][1]
-    assert refused.ending is Ending.RAISED
+    assert refused.ending is RankEnding.RAISED
     assert "offset < this->size. 0 vs 0" in refused.error.line

@@ -244,8 +244,8 @@ def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
 
     codes, result = found(program)
     assert codes == [("mismatch.origin", (0, 1))]
-    assert "rank 0 made more synchronising forwards" in str(result)
-    assert "a forward was made that no backward is meant to follow, which does no harm" in str(result)
+    assert "rank 0 ran more synchronising forwards" in str(result)
+    assert "a forward was run that needs no backward, which does no harm" in str(result)
     assert "under torch.no_grad(), or through model.module" in str(result)
     run(lambda rank: program(rank, torch.no_grad))
 

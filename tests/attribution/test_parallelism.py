@@ -132,9 +132,9 @@ def used_otherwise(rank):
 @pytest.mark.parametrize(
     ("program", "code", "ranks", "cause"),
     [
-        (skipped_unit, "mismatch.origin", (0, 1), "some ranks came to another unit"),
+        (skipped_unit, "mismatch.origin", (0, 1), "some ranks reached another unit"),
         (skipped_step, "mismatch.origin", (0, 1), "on some ranks the optimizer has updated this unit"),
-        (evaluated_alone, "mismatch.operation", (0, 1), "rank 1 came to barrier where the others were"),
+        (evaluated_alone, "mismatch.operation", (0, 1), "rank 1 made barrier while the others were"),
         (fewer_batches, "deadlock.missing_rank", (1,), "rank 1 ran out of input"),
         (used_otherwise, "mismatch.shape", (0, 1), "rank 1 has no gradient for blocks.0.weight, blocks.0.bias"),
     ],
@@ -148,7 +148,7 @@ def test_what_ranks_do_otherwise_with_units_is_found(program, code, ranks, cause
 def test_who_stands_alone_with_a_unit_is_to_blame():
     told, text = found(lambda rank: sharded()[0](torch.ones(2, 4)) if rank == 2 else sharded() and None, world_size=4)
     assert told == [("deadlock.missing_rank", (2,))]
-    assert text.startswith("rank 2 made a forward or backward through FSDP units")
+    assert text.startswith("rank 2 ran a forward or backward through FSDP units")
 
 
 # --- DTensors ---------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_an_operation_on_a_dtensor_in_a_branch_is_found():
 
     told, text = found(program)
     assert told == [("mismatch.operation", (0, 1))]
-    assert text.startswith("rank 1 came to barrier where the others redistribute a DTensor")
+    assert text.startswith("rank 1 made barrier while the others redistribute a DTensor")
 
 
 # --- pipelines --------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_stage_that_steps_less_often_is_found():
 
     told, text = found(program)
     assert told == [("deadlock.missing_rank", (1,))]
-    assert text.startswith("rank 1 made fewer steps of the schedule")
+    assert text.startswith("rank 1 ran fewer steps of the schedule")
 
 
 GREETS = """

@@ -49,4 +49,7 @@ def test_what_does_not_end_says_what_to_try_last():
             torch.distributed.barrier()
 
     (finding,) = simulate(program, 2, budget=Budget(steps=50)).findings
-    assert finding.body.splitlines()[-1] == "  try     raise Budget(steps=...), or give the ranks less to do"
+    assert (
+        finding.body.splitlines()[-1]
+        == "  try     increase the limit, Budget(steps=...) or --steps, or give the ranks less to do"
+    )

@@ -7,7 +7,7 @@ from tests.compatibility.planted_bugs import PlantedBug
 
 _ANOTHER_BRANCH = "rank 0 took another branch, left a loop earlier or later, or made one call more or fewer"
 _LEFT_TRAINING = (
-    "rank 0 left the training loop before the others, skipped part of a step, or made a call that the others"
+    "rank 0 left the training loop earlier than the others, skipped part of a step, or made a call that the others"
 )
 
 BUGS = (

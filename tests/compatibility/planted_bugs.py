@@ -101,7 +101,8 @@ BUGS = (
         Code.MISMATCH_ORIGIN,
         (0,),
         "hits.append(model(x)",
-        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 made one that the others did not",
+        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 ran a forward that the others did "
+        "not run",
     ),
     PlantedBug(
         "evaluation on rank 0 that gathers",
@@ -113,7 +114,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dist.all_gather_into_tensor(all_hits, hits)",
-        "made a call that the others did not, and went on to all_gather_into_tensor",
+        "made a call that the others did not make, and then called all_gather_into_tensor",
     ),
     PlantedBug(
         "a rank stops early by its own loss",
@@ -162,7 +163,7 @@ BUGS = (
         Code.DEADLOCK_MISSING_RANK,
         (0,),
         "state = get_model_state_dict",
-        "rank 0 made all_gather_into_tensor_coalesced #31, and the others did not: a branch that only some ranks take",
+        "rank 0 made all_gather_into_tensor_coalesced #31, and the others did not: only some ranks take that branch",
     ),
     PlantedBug(
         "full_tensor of FSDP2 on rank 0",
@@ -177,7 +178,7 @@ BUGS = (
         Code.DEADLOCK_MISSING_RANK,
         (0,),
         'print("head", model[2]',
-        "and the others did not: a branch that only some ranks take",
+        "and the others did not: only some ranks take that branch",
     ),
     PlantedBug(
         "a distributed checkpoint on rank 0",
@@ -186,7 +187,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dcp.save(",
-        "saving and loading a distributed checkpoint takes every rank, and only rank 0 came to it",
+        "saving and loading a distributed checkpoint needs every rank, and only rank 0 did so",
     ),
     PlantedBug(
         "layers dropped by chance, which no rank has seeded",
@@ -205,7 +206,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dist.barrier()",
-        "made a call that the others did not, and went on to barrier",
+        "made a call that the others did not make, and then called barrier",
     ),
     PlantedBug(
         "metrics reduced in the order of a set",

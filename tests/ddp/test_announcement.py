@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from ddpsim.ddp.announcement import (
     read_round,
     width_needed,
 )
+from tests.kit.rows import rows
 
 announcements = st.builds(
     Announcement,
@@ -75,7 +75,7 @@ def test_a_rank_that_leaves_is_not_present():
     assert (held.present, held.failed) == ((2,), (1,))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "other", "words"),
     [
         (
@@ -127,7 +127,7 @@ def test_calls_that_cannot_be_shadowed_agree():
 A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("log", "expected"),
     [
         ([], None),

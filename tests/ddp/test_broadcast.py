@@ -15,6 +15,7 @@ from ddpsim.ddp.broadcast import DEFAULT_BUFFER_BYTES, broadcast_coalesced
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
 from tests.kit.results import returned
+from tests.kit.rows import rows
 from tests.semantics.real_gloo import GlooWorld, state_per_thread
 from tests.tiers import sweep
 
@@ -193,7 +194,7 @@ def test_the_same_on_real_gloo():
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     ("sizes", "elements"),
     [
         ([1000] * 4, [4000]),
@@ -413,19 +414,19 @@ def refused(tensors, src=0, world_size=2, **options):
     return text
 
 
-@pytest.mark.parametrize("buffer_bytes", [0, -1, 1.5, None, True, "10"])
+@rows("buffer_bytes", [0, -1, 1.5, None, True, "10"])
 def test_a_bad_buffer(buffer_bytes):
     text = refused(floats(3), buffer_bytes=buffer_bytes)
     assert text == f"buffer_bytes is {buffer_bytes!r}: give a whole number of bytes, at least 1"
 
 
-@pytest.mark.parametrize("src", [-1, 2, 0.0, None, True])
+@rows("src", [-1, 2, 0.0, None, True])
 def test_a_bad_source(src):
     text = refused(floats(3), src)
     assert text == f"src is {src!r}: give a rank of the group, 0 to 1 (not one of the world)"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("tensor", "text"),
     [
         (3.0, "tensors[1] is a float: give tensors only"),
@@ -446,7 +447,7 @@ def test_a_bad_source(src):
     ],
     ids=["float", "none", "sparse", "meta", "expanded"],
 )
-@pytest.mark.parametrize("world_size", [1, 2])
+@rows("world_size", [1, 2])
 def test_what_cannot_be_sent(tensor, text, world_size):
     assert refused([torch.zeros(2), tensor, torch.zeros(1)], world_size=world_size) == text
 

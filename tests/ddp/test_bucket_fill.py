@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from ddpsim.ddp import bucket as bucket_module
 from ddpsim.ddp.bucket import SMALL_BYTES, Bucket, Scale
+from tests.kit.rows import rows
 
 SHAPES = ((3, 5), (7,), (), (2, 3, 4, 5), (33,))
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
@@ -60,7 +61,7 @@ def test_at_once_gives_the_bits_of_one_by_one(
     assert filled[0] == filled[1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@rows("dtype", DTYPES, ids=str)
 def test_it_gives_the_bits_of_a_multiplying_copy(dtype: torch.dtype) -> None:
     """Which is what torch's reducer does."""
     bucket = make_bucket(dtype)

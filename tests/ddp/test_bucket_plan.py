@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.ddp.bucket_plan import MEBIBYTE, Caps, Footprint, complete_order, plan_buckets
+from tests.kit.rows import rows
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 KINDS = [(dtype, torch.device(device)) for dtype in DTYPES for device in ("cpu", "meta")]
@@ -65,7 +65,7 @@ def _closed(plan, tensors, sparse, caps):
 F, D = "float", "double"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("sizes", "kinds", "expected"),
     [
         ([5, 5, 10, 10, 10], None, ((0, 1), (2, 3), (4,))),
@@ -91,7 +91,7 @@ def test_a_sparse_gradient_is_alone_and_closes_nothing():
     assert plan_buckets(range(3), given_sizes, Caps(10, 20)) == ((1,), (0, 2))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("cap_mb", "expected"),
     [
         (25, Caps(MEBIBYTE, 25 * MEBIBYTE)),

@@ -13,6 +13,7 @@ from torch import nn
 from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
+from tests.kit.rows import rows
 from tests.kit.running import run
 
 WORLD_SIZES = (1, 2, 3, 4)
@@ -106,8 +107,8 @@ def every_dtype(rank, strategy):
     return [buffer.clone() for buffer in module.buffers()]
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("strategy", DTYPES)
+@rows("world_size", WORLD_SIZES)
+@rows("strategy", DTYPES)
 def test_strategy(strategy, world_size):
     result = run(every_dtype, world_size, strategy)
     sets = [(dtype, shape) for dtype in DTYPES[strategy] for shape in SHAPES]
@@ -125,10 +126,10 @@ def one_alone(rank, strategy, transform):
     return sync.strategies.buffers["x"].clone()
 
 
-@pytest.mark.parametrize(
+@rows(
     "transform", [torch.clone, torch.t, torch.conj, lambda x: x.conj().imag], ids=["plain", "transposed", "conj", "neg"]
 )
-@pytest.mark.parametrize("strategy", ["sum", "mean"])
+@rows("strategy", ["sum", "mean"])
 def test_a_single_buffer_that_may_not_travel_as_it_is(strategy, transform):
     result = run(one_alone, 2, strategy, transform)
     expected = reduced(strategy, [transform(value(rank, (2, 3), torch.complex64)) for rank in range(2)])
@@ -240,9 +241,9 @@ def ten_buffers(rank, order, when):
     return {name: buffer.tolist() for name, buffer in sync.strategies.buffers.items()}
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("when", ["before", "after", AFTER])
-@pytest.mark.parametrize("order", ["forward", "reverse", "by rank"])
+@rows("world_size", WORLD_SIZES)
+@rows("when", ["before", "after", AFTER])
+@rows("order", ["forward", "reverse", "by rank"])
 def test_one_collective_a_strategy_and_dtype(order, when, world_size):
     result = run(ten_buffers, world_size, order, when)
     per_step = {"all_reduce SUM float32": 1, "all_reduce SUM int64": 1, "all_reduce MAX float32": 1}
@@ -344,8 +345,8 @@ def with_hook(rank, hook, when):
     return module.x.tolist()
 
 
-@pytest.mark.parametrize("when", When)
-@pytest.mark.parametrize(
+@rows("when", When)
+@rows(
     ("hook", "expected"),
     [
         (average_in_place, [[2.0, 4.0]] * 3),
@@ -394,7 +395,7 @@ class Callable:
         return "a string"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("hook", "message"),
     [
         (
@@ -447,8 +448,8 @@ def test_a_reassigned_buffer_is_synchronised_with_its_new_tensor():
 DELETED = object()
 
 
-@pytest.mark.parametrize("strategy", ["broadcast", "sum", total_as_work])
-@pytest.mark.parametrize(
+@rows("strategy", ["broadcast", "sum", total_as_work])
+@rows(
     ("replacement", "message"),
     [
         (None, r"buffer 'a.x' is None, and was float32\[2\] when the model was wrapped: keep its shape.* \"none\""),
@@ -536,7 +537,7 @@ REGISTRATIONS = [
 ]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("buffer", "hook", "message", "when"),
     [
         *((*registration, "before") for registration in REGISTRATIONS),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
 from ddpsim.ddp.operations import OPERATIONS
+from tests.kit.rows import rows
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ F = torch.zeros(2, 3)
 WHOLE = torch.zeros(4, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("operation", "arguments", "text"),
     [
         ("allreduce", ([F], options()), "all_reduce SUM float32[2, 3]"),
@@ -76,7 +76,7 @@ def test_calls_in_words(operation, arguments, text):
     assert str(describe(operation, arguments)) == text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("operation", "arguments"),
     [
         ("send", ([F], 1, 0)),

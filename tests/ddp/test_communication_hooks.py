@@ -16,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
+from tests.kit.rows import rows
 from tests.kit.running import assert_equal, calls, each_equals, expected, gradients, loss, run, wrapped
 from tests.kit.training import TINY
 
@@ -208,7 +209,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+@rows("kind", BAD)
 def test_a_hook_that_returns_something_else(kind):
     make, text = BAD[kind]
 

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, ReplicaMismatchError, UsageError
 from tests.kit import networks
+from tests.kit.rows import rows
 from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped
 from tests.kit.training import seeded
 
@@ -89,13 +90,13 @@ ALL_THAT_RANKS_HEARD = {"parameter check": 1}
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-@pytest.mark.parametrize("case", BAD_MODULES)
+@rows("case", BAD_MODULES)
 def test_a_bad_module_is_named_in_one_line(case):
     build, text = BAD_MODULES[case]
     assert refused(lambda: DistributedDataParallel(build()), text) == ALL_THAT_RANKS_HEARD
 
 
-@pytest.mark.parametrize(("name", "value", "text"), BAD_OPTIONS, ids=str)
+@rows(("name", "value", "text"), BAD_OPTIONS, ids=str)
 def test_a_bad_option_is_named_in_one_line(name, value, text):
     heard = refused(
         lambda: DistributedDataParallel(nn.Linear(2, 2), **{name: value}), f"{name} is {value!r}, expected {text}"
@@ -126,8 +127,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", [(1,), (0, 2), (0, 1)], ids=str)
-@pytest.mark.parametrize("case", WRONG)
+@rows("wrong", [(1,), (0, 2), (0, 1)], ids=str)
+@rows("case", WRONG)
 def test_what_is_wrong_on_some_ranks_is_told_to_all(case, wrong):
     spoil, text = WRONG[case]
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
+from tests.kit.rows import rows
 from tests.kit.running import calls, check, check_backwards, run
 from tests.kit.training import TINY, Training, mean_square
 
@@ -24,7 +25,7 @@ def of_rank(model, rank):
     return model(rank)
 
 
-def rows(model, rank):
+def linear_rows(model, rank):
     return model(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
 
 
@@ -161,8 +162,8 @@ def test_a_sparse_gradient_is_a_bucket_of_its_own():
     assert run(program, 2).returns[0] == (("embed.weight",), ("dense.bias", "dense.weight"))
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@rows("set_to_none", [True, False])
+@rows("accumulate", [1, 2])
 def test_training_with_sparse_gradients(set_to_none, accumulate):
     generator = torch.Generator().manual_seed(1)
     batches = tuple(tuple(torch.randint(7, (2, 3), generator=generator) for _ in range(4)) for _ in range(3))
@@ -227,7 +228,7 @@ def test_a_layer_used_three_times(options):
         layer = nn.Linear(4, 4, dtype=torch.float64)
         return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer)
 
-    check_backwards(build, rows, options=options)
+    check_backwards(build, linear_rows, options=options)
 
 
 @GRAPH
@@ -237,7 +238,7 @@ def test_frozen_parameters(options):
         module[1].requires_grad_(False)
         return module
 
-    result = check_backwards(build, rows, options=options)
+    result = check_backwards(build, linear_rows, options=options)
     assert all(p.grad is None for p in result.returns[0][0].module[1].parameters())
     assert all("1." not in name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters)
 

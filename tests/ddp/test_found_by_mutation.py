@@ -11,6 +11,7 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim.ddp import DistributedDataParallel, OpenBackwardError
 from ddpsim.ddp.bucket import Bucket
 from tests.kit.networks import Chain
+from tests.kit.rows import rows
 from tests.kit.running import assert_equal, check_backwards, expected, gradients, run
 from tests.kit.training import TINY
 
@@ -184,7 +185,7 @@ def test_nan_of_a_rank_without_samples_reaches_nobody():
 # torch's Join.
 
 
-@pytest.mark.parametrize(("counts", "last"), [((2, 1), 0), ((1, 2, 1), 1), ((2, 2, 1), 1), ((0, 0), 1)], ids=str)
+@rows(("counts", "last"), [((2, 1), 0), ((1, 2, 1), 1), ((2, 2, 1), 1), ((0, 0), 1)], ids=str)
 def test_under_torchs_join_the_last_rank_gives_its_state_to_all(counts, last):
     def program(rank):
         model = DistributedDataParallel(nn.Linear(1, 1))

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.kit import networks, oracle
+from tests.kit.rows import rows
 from tests.kit.running import check, counts, linear, row, run
 from tests.kit.training import (
     TINY,
@@ -55,15 +56,13 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
     assert torch.equal(result.returns[0], plain.weight.grad)
 
 
-@pytest.mark.parametrize(
-    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
-)
-@pytest.mark.parametrize("numbers", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
+@rows("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"])
+@rows("numbers", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
 def test_parameters_that_nobody_uses(numbers, options):
     check(joined(*numbers, build=networks.OneUnused, momentum=0.9), {"bucket_cap_mb": TINY, **options})
 
 
-@pytest.mark.parametrize("numbers", [(1, 2), (2, 2), (1, 3, 2), (0, 1)], ids=str)
+@rows("numbers", [(1, 2), (2, 2), (1, 3, 2), (0, 1)], ids=str)
 def test_a_hook_averages_over_the_ranks_present(numbers):
     def program(rank):
         model = DistributedDataParallel(linear())
@@ -120,7 +119,7 @@ def test_the_small_all_reduce_is_small():
 # The last rank to join is authoritative.
 
 
-@pytest.mark.parametrize(
+@rows(
     ("numbers", "last"),
     [
         ((1, 2), 1),
@@ -154,7 +153,7 @@ def test_the_last_rank_to_join_of_several_the_highest_gives_its_state_to_all(num
 
 
 @pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str)
-@pytest.mark.parametrize(
+@rows(
     "epochs",
     [((0, 2), (2, 2)), ((2, 0), (1, 3), (2, 0)), ((1, 2, 3), (3, 2, 1), (2, 2, 2)), ((1, 1), (0, 1), (3, 2))],
     ids=str,

@@ -14,6 +14,7 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim.ddp import DistributedDataParallel, Join
 from tests.ddp.loop_collectives import COLLECTIVES, Inputs, assert_made, made, values
 from tests.kit import networks, oracle
+from tests.kit.rows import rows
 from tests.kit.running import check, linear, row, run
 from tests.kit.training import TINY, Training, batches, equal_batches, mean_square, seeded, steps, train
 from tests.tiers import sweep
@@ -294,9 +295,9 @@ def weighted(counts, sizes, hook=None, accumulate=1, torchs=False):
     return run(program, len(counts)).returns, [layer.weight.tolist()] * len(counts)
 
 
-@pytest.mark.parametrize("torchs", [False, True], ids=["own", "torchs"])
-@pytest.mark.parametrize("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
-@pytest.mark.parametrize("counts", [(2, 2), (3, 1), (0, 2, 3), (2, 3, 1, 0)], ids=str)
+@rows("torchs", [False, True], ids=["own", "torchs"])
+@rows("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
+@rows("counts", [(2, 2), (3, 1), (0, 2, 3), (2, 3, 1, 0)], ids=str)
 def test_weighting_by_samples(counts, hook, torchs):
     _same(*weighted(counts, [(1, 4, 2), (3, 1, 5), (2, 2, 2), (7, 1, 1)], hook, torchs=torchs))
 
@@ -318,10 +319,8 @@ def test_weighting_is_the_gradient_of_all_samples():
     _same(run(program, 3).returns, [layer.weight.grad.tolist()] * 3)
 
 
-@pytest.mark.parametrize("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
-@pytest.mark.parametrize(
-    "options", [{}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": False}], ids=str
-)
+@rows("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
+@rows("options", [{}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": False}], ids=str)
 def test_an_empty_batch_does_not_poison_the_others(options, hook):
     def program(rank):
         model = DistributedDataParallel(linear(), **options)

@@ -18,6 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, Join, JoinError
 from ddpsim.ddp.errors import UsageError
+from tests.kit.rows import rows
 from tests.kit.running import failing, linear, row, run
 from tests.kit.training import TINY
 from tests.tiers import sweep
@@ -136,9 +137,9 @@ def test_leaving_a_loop_that_communicates_more(what, at, place):
     check_leaving(1, 3, program)
 
 
-@pytest.mark.parametrize("at", [1, 2], ids=["second", "third"])
-@pytest.mark.parametrize("breaks_in", ["first", "second", "backward"])
-@pytest.mark.parametrize("is_chained", [True, False], ids=["chained", "in-turn"])
+@rows("at", [1, 2], ids=["second", "third"])
+@rows("breaks_in", ["first", "second", "backward"])
+@rows("is_chained", [True, False], ids=["chained", "in-turn"])
 def test_leaving_a_join_of_several_models(is_chained, breaks_in, at):
     def program(rank):
         first, second = (DistributedDataParallel(linear(2, 2), bucket_cap_mb=TINY) for _ in range(2))
@@ -373,8 +374,8 @@ UNSHADOWED = {
 }
 
 
-@pytest.mark.parametrize("name", UNSHADOWED)
-@pytest.mark.parametrize("first", [0, 1], ids=["no-batch", "one-batch"])
+@rows("name", UNSHADOWED)
+@rows("first", [0, 1], ids=["no-batch", "one-batch"])
 def test_what_cannot_be_shadowed(name, first):
     call, text = UNSHADOWED[name]
 

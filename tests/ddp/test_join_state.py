@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
+from tests.kit.rows import rows
 
 COMPLETE, ANNOUNCING, JOINING, FOLLOWING, LEAVING, RETRACING, LEFT, ENDED = JoinState
 JOINED, RAN_OUT, TOLD, SHADOWED, OVER, RAISED, LOG, RANK_LEFT, DISAGREED = JoinEvent
@@ -31,7 +30,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(JoinState, JoinEvent)), ids=lambda value: value.value)
+@rows(("state", "event"), list(product(JoinState, JoinEvent)), ids=lambda value: value.value)
 def test_every_pair(state, event):
     assert follows(state, event) is TABLE[state].get(event)
 

@@ -11,6 +11,7 @@ from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
 from ddpsim.ddp.neutral import take_part
 from ddpsim.ddp.operations import TABLE
 from tests.kit.results import returned
+from tests.kit.rows import rows
 
 CPU = torch.device("cpu")
 
@@ -29,7 +30,7 @@ COMBINE = {
 }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reduction", "dtype"),
     [
         *(

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from ddpsim.ddp.errors import ParameterChangedError
 from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
+from tests.kit.rows import rows
 
 WAY_OUT = "; construct the DistributedDataParallel anew after changing the model"
 
@@ -94,7 +95,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@rows("change", CHANGES)
 def test_change_is_noticed_and_named(change):
     apply, expected = CHANGES[change]
     net = Net()
@@ -184,7 +185,7 @@ def test_all_frozen_and_a_change_that_does_not_matter():
     assert watch.check() is Trainability.ALL_FROZEN
 
 
-@pytest.mark.parametrize(
+@rows(
     "change",
     [
         lambda net: net.encoder.requires_grad_(False),
@@ -233,7 +234,7 @@ class CppModule:
         self.training = mode
 
 
-@pytest.mark.parametrize(
+@rows(
     ("change", "expected"),
     [
         (lambda cpp: cpp.members["bias"].requires_grad_(False), "0.bias was frozen"),

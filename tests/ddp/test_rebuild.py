@@ -12,6 +12,7 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
 from tests.kit.networks import Chain
+from tests.kit.rows import rows
 from tests.kit.running import calls, check, check_backwards, counts, mark, mark_gradients, run, timeline
 from tests.kit.training import TINY, Training, equal_batches, mean_square
 
@@ -66,8 +67,8 @@ def _to_last_gradient(steps):
     return steps[: max(index for index, word in enumerate(steps) if word.startswith("layers"))]
 
 
-@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": False}], ids=str)
-@pytest.mark.parametrize(("layers_to_a_bucket", "late", "early"), [(1, 0.0, 0.95), (2, 0.0, 0.9), (4, 0.0, 0.8)])
+@rows("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": False}], ids=str)
+@rows(("layers_to_a_bucket", "late", "early"), [(1, 0.0, 0.95), (2, 0.0, 0.9), (4, 0.0, 0.8)])
 def test_layers_used_in_the_reverse_order_of_definition(layers_to_a_bucket, late, early, options):
     result = run(share_started_early, 2, True, layers_to_a_bucket, options)
     expected = [late, early, early, early]
@@ -107,8 +108,8 @@ def test_the_plan_follows_the_gradients(options):
     assert counts(result)["rebuild"] == 1
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "random"])
-@pytest.mark.parametrize("orders", [("abcd", "dcba"), ("bdac", "abcd", "cabd"), ("dcba", "abcd", "abcd", "bcda")])
+@rows("policy", ["round_robin", "random"])
+@rows("orders", [("abcd", "dcba"), ("bdac", "abcd", "cabd"), ("dcba", "abcd", "abcd", "bcda")])
 def test_ranks_that_record_different_orders_agree(orders, policy):
     size = len(orders)
     result = check_backwards(
@@ -159,10 +160,10 @@ def test_a_hook_sees_the_new_buckets(options):
     assert run(program, 2).returns[0] == first + then + then
 
 
-@pytest.mark.parametrize("as_view", [None, False, True])
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("clear_gradients", [True, False])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@rows("as_view", [None, False, True])
+@rows("set_to_none", [True, False])
+@rows("clear_gradients", [True, False])
+@rows("accumulate", [1, 2])
 def test_gradients_outlive_the_rebuild(as_view, set_to_none, clear_gradients, accumulate):
     training = Training(
         networks.registered_backwards,

@@ -12,6 +12,7 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
 from tests.kit.networks import Chain
+from tests.kit.rows import rows
 from tests.kit.running import (
     calls,
     check,
@@ -162,8 +163,8 @@ def stepping(rank, options, accumulate=1):
     model.module(torch.ones(3, 4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize(
+@rows("world_size", [2, 3])
+@rows(
     ("options", "accumulate", "expected"),
     [
         ({}, 1, {"bucket": STEPS, "rebuild": 1}),

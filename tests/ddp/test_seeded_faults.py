@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import pytest
 
-from tests.ddp.seeding import FAULTS, faulty_text, module_text, run_tests
+from tests.ddp.seeding import FAULTS, faulty_text, module_text
+from tests.mutants.session import Outcome, Wanted, run_tests
 
 PASSED, FAILED = 0, 1
 MODULES = sorted({fault.module for fault in FAULTS})
 FILES = sorted({test.partition("::")[0] for fault in FAULTS for test in fault.noticed_by})
+
+
+def outcome_of(tests: Iterable[str], texts: Mapping[str, str]) -> Outcome:
+    """What tests of the engine come to, with other texts in the place of modules, each of which has to be imported."""
+    files = {f"ddp/{module}.py": text for module, text in texts.items()}
+    outcome = run_tests(Wanted(tuple(f"tests/ddp/{test}" for test in tests), files))
+    assert outcome.unused == ()
+    return outcome
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -21,7 +32,7 @@ def test_the_table_fits_the_engine(module):
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_noticed(fault):
-    outcome = run_tests(fault.noticed_by, {fault.module: faulty_text(fault)})
+    outcome = outcome_of(fault.noticed_by, {fault.module: faulty_text(fault)})
     assert outcome.status == FAILED, outcome.text
 
 
@@ -30,5 +41,5 @@ def test_noticed(fault):
 def test_without_a_fault_the_same_tests_pass(file):
     # The same machinery, all modules compiled by it from their own texts.
     tests = sorted({test for fault in FAULTS for test in fault.noticed_by if test.partition("::")[0] == file})
-    outcome = run_tests(tests, {module: module_text(module) for module in MODULES})
+    outcome = outcome_of(tests, {module: module_text(module) for module in MODULES})
     assert outcome.status == PASSED, outcome.text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from ddpsim.ddp.stage import Event, Stage, follows
+from tests.kit.rows import rows
 
 IDLE, LOCAL, EXPECTING, REDUCING = Stage
 
@@ -22,7 +21,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("stage", "event"), list(product(Stage, Event)), ids=lambda value: value.value)
+@rows(("stage", "event"), list(product(Stage, Event)), ids=lambda value: value.value)
 def test_every_pair(stage, event):
     assert follows(stage, event) is TABLE[stage].get(event)
 

@@ -13,6 +13,7 @@ from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
 from ddpsim.ddp.used_map import UsedMap
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
+from tests.kit.rows import rows
 from tests.kit.running import calls, check_backwards, counts, expected, gradients, mark, mark_gradients, run, timeline
 from tests.kit.training import TINY, ramp, seeded
 
@@ -149,7 +150,7 @@ WRAPPINGS = {
 }
 
 
-@pytest.mark.parametrize("shape", WRAPPINGS)
+@rows("shape", WRAPPINGS)
 def test_nested_outputs(shape):
     wrap, unwrap = WRAPPINGS[shape]
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
+from tests.kit.rows import rows
 
 A, B, C = (torch.tensor(float(value)) for value in range(3))
 
@@ -116,7 +117,7 @@ def test_tensors_are_found(output):
     assert [id(tensor) for tensor in find_tensors(A)] == [id(A)]  # alone
 
 
-@pytest.mark.parametrize(
+@rows(
     "output",
     [
         None,
@@ -221,7 +222,7 @@ def no_grad_inside(net):
 X = torch.ones(2)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("forward", "expected"),
     [
         (lambda net: net.a * net.b * net.c, {0, 1, 2}),

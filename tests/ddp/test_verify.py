@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -11,6 +10,7 @@ from ddpsim import simulate
 from ddpsim.ddp.errors import ReplicaMismatchError
 from ddpsim.ddp.verify import Description, Version, describe, digest, explain, verify_replicas
 from ddpsim.simulator.events import EventKind
+from tests.kit.rows import rows
 
 CPU = torch.device("cpu")
 SETTINGS = {"bucket_cap_mb": 25.0, "find_unused_parameters": False}
@@ -150,7 +150,7 @@ def test_encoding_is_canonical_and_has_an_inverse():
     assert reordered.encode() == description.encode()
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@rows("change", CHANGES)
 def test_digest_sees_every_difference(change):
     assert digest(described(CHANGES[change][0]).encode()) != digest(described().encode())
     assert len(digest(described().encode())) == 32
@@ -177,7 +177,7 @@ def calls(result):
     return [event.call.signature.operation for event in result.trace if event.kind is EventKind.ISSUE]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@rows("world_size", [1, 2, 3, 4])
 def test_equal_replicas_cost_one_collective(world_size):
     result = simulate(program, world_size, args=(change_nothing, ()))
     result.raise_for_verdict()
@@ -185,7 +185,7 @@ def test_equal_replicas_cost_one_collective(world_size):
     assert calls(result) == (["all_reduce"] * world_size if world_size > 1 else [])
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@rows("change", CHANGES)
 def test_every_rank_raises_the_same(change):
     apply, expected = CHANGES[change]
     result = simulate(program, 4, args=(apply, (2,)))
@@ -196,8 +196,8 @@ def test_every_rank_raises_the_same(change):
     }
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("odd", [0, 1])
+@rows("world_size", [2, 3, 4])
+@rows("odd", [0, 1])
 def test_any_rank_may_be_the_odd_one(world_size, odd):
     result = simulate(program, world_size, args=(CHANGES["other dtype"][0], (odd,)))
     assert sorted(result.errors) == list(range(world_size))

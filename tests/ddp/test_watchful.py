@@ -13,6 +13,7 @@ from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
 from ddpsim.ddp.open_backward import report
 from tests.kit import networks
+from tests.kit.rows import rows
 from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped
 from tests.kit.training import TINY, ramp, seeded
 
@@ -178,8 +179,8 @@ def of_rank(model, rank):
     return model(rank)
 
 
-@pytest.mark.parametrize("trains_before", [True, False])
-@pytest.mark.parametrize(
+@rows("trains_before", [True, False])
+@rows(
     ("uses", "text"),
     [
         (("ab", "ab"), "c.weight, c.bias on ranks 0, 1. If"),

@@ -8,11 +8,12 @@ import pytest
 from ddpsim import scenarios, simulator
 from ddpsim.simulator.diagnosis import advice as advice_module
 from ddpsim.simulator.diagnosis.advice import TABLE, Cause
+from tests.kit.rows import rows
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
 
 
-@pytest.mark.parametrize("advice", TABLE.values(), ids=TABLE)
+@rows("advice", TABLE.values(), ids=TABLE)
 def test_each_cause_is_two_plain_lines_once_it_has_its_facts(advice):
     first, second = map(str, advice.lines(*["SOMETHING"] * len(advice.facts._fields)))
     assert re.fullmatch(r"  cause   \S.*[^.\s]", first)

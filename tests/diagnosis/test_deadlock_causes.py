@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
-
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
+from tests.kit.rows import rows
 
 from .ending import end, ends_with
 
@@ -169,7 +168,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@rows("case", CASES.values(), ids=CASES)
 def test_whose_fault_it_is_and_why(case):
     ranks, code, culprits, cause, *facts = case
     finding = found(*ranks)
@@ -213,7 +212,7 @@ def test_a_large_ring_is_told_by_its_ends():
     assert finding.cycle == finding.ranks == tuple(range(64))
     assert cycle_line(finding) == "0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> ... -> 61 -> 62 -> 63 -> 0"
     named = '"g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", ..., "g59", "g60", "g61", "g62" and "g63"'
-    assert f"begin with different ones of groups {named}, and each" in end(finding)[0]
+    assert f"begin with different groups of {named}, and each" in end(finding)[0]
 
 
 def test_a_ring_that_fits_is_told_whole():

@@ -4,6 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import simulate
+from tests.kit.rows import rows
 
 
 def first(call):
@@ -25,7 +26,7 @@ def names(finding):
     return [site.function for site in finding.sites]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("ranks", "world_size", "culprits"),
     [
         ((0,), 4, (0,)),
@@ -47,7 +48,7 @@ def test_a_call_of_some_ranks_that_meets_another_line(ranks, world_size, culprit
     assert finding.ranks == culprits
     assert names(finding)[0] == ("second" if culprits == (3,) else "first")
     cause, remedy = finding.text.splitlines()[-2:]
-    assert "calls of different lines met in barrier #0, " in cause
+    assert "calls from different lines met in barrier #0, " in cause
     assert (
         remedy
         == f"  try     make the call at test_detour.py:{first.__code__.co_firstlineno + 1} on every rank, or on none"

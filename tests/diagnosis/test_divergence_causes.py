@@ -11,6 +11,7 @@ from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.diagnosis.replica_divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
+from tests.kit.rows import rows
 
 from .ending import end
 
@@ -27,18 +28,18 @@ def test_what_is_no_number_came_from_some_rank(value):
     finding = unlike_plain_training(value, value, value)
     assert finding.ranks == (0, 1, 2)
     cause, remedy = end(finding)
-    assert cause.startswith("a loss or gradient that is no number came up on some rank")
+    assert cause.startswith("a loss or gradient was NaN or infinite on some rank")
     assert "all_reduce(MAX) of isnan(loss)" in remedy
 
 
 def test_all_ranks_compute_something_else_than_plain_training():
     cause, remedy = end(unlike_plain_training(2.0, 2.0))
-    assert cause.startswith("the ranks do not train on what one process would")
+    assert cause.startswith("the ranks together do not train on what one process would")
     assert "shuffle with the same seed" in remedy
-    assert "weigh each rank's loss by its samples" in remedy
+    assert "weigh each rank's loss by its number of samples" in remedy
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "factor"),
     [
         (([0.25, -0.5, 0.0], [0.75]), "0.25 times"),
@@ -57,19 +58,19 @@ def test_one_factor_in_all_that_differs(values, factor):
     found = divergence_from(holding([1.0, -2.0, 0.0], [3.0]), simulate(lambda rank: holding(*values), 2))
     assert found.code is Code.DIVERGENCE_GRADIENTS
     assert end(found)[0].startswith(
-        f"every element of all that differs is {factor}" if factor else "the ranks do not train on"
+        f"every element that differs is {factor}" if factor else "the ranks together do not train on"
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("code", "shadowed", "words"),
     [
         (Code.DIVERGENCE_PARAMETERS, ("bucket",), "the average is over other ranks"),
         (Code.DIVERGENCE_GRADIENTS, ("bucket", "used map"), "an old map of used parameters"),
         (Code.DIVERGENCE_PARAMETERS, ("bucket", "user"), "a joinable such as a sharded optimizer"),
-        (Code.DIVERGENCE_BUFFERS, ("bucket", "buffers"), "calls the buffer hook there as well"),
-        (Code.DIVERGENCE_BUFFERS, ("bucket",), "what the ranks put together is not what one process counts"),
-        (Code.DIVERGENCE_PARAMETERS, (), "the ranks do not train on"),
+        (Code.DIVERGENCE_BUFFERS, ("bucket", "buffers"), "still calls the buffer hook there"),
+        (Code.DIVERGENCE_BUFFERS, ("bucket",), "what the ranks combine is not what one process counts"),
+        (Code.DIVERGENCE_PARAMETERS, (), "the ranks together do not train on"),
     ],
 )
 def test_what_a_join_does_not_cover(code, shadowed, words):
@@ -83,7 +84,7 @@ def test_what_a_join_does_not_cover(code, shadowed, words):
 def test_one_rank_holds_something_else_than_plain_training():
     finding = unlike_plain_training(1.0, 2.0, 1.0)
     assert finding.ranks == (1,)
-    assert end(finding)[0].startswith("what rank 1 received or computed is not what plain training gives")
+    assert end(finding)[0].startswith("what rank 1 received or computed differs from plain training")
     assert "the order of messages" in end(finding)[1]
 
 
@@ -99,19 +100,19 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("circumstances", "words"),
     [
-        ({"step": 1, "apart": Apart.START}, "the parameters differed before the first step already"),
-        ({"apart": Apart.START}, "since the step before they were loaded"),
-        ({"apart": Apart.GRADIENTS}, "the parameters were equal before this step, and the gradients"),
+        ({"step": 1, "apart": Apart.START}, "the parameters already differed before the first step"),
+        ({"apart": Apart.START}, "after the step before, they were loaded"),
+        ({"apart": Apart.GRADIENTS}, "the parameters were equal before this step, but the gradients"),
         ({"apart": Apart.OPTIMIZER}, "parameters and gradients were equal before this step"),
         ({"step": 0}, "no synchronising forward went through the wrapper"),
         ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),
         ({"is_reduced": False}, "weight is in no bucket"),
         ({"unreduced": "bucket 0 (a)", "is_late": True}, "bucket 0 (a) was not reduced"),
-        ({"is_late": True, "unwaited": "all_reduce #3"}, "a backward ran when this step's reduction was over"),
+        ({"is_late": True, "unwaited": "all_reduce #3"}, "a backward ran after this step's reduction was complete"),
         ({"unwaited": "all_reduce #3 (train.py:7)"}, "all_reduce #3 (train.py:7) had not been waited for"),
         ({"is_order": True}, "the model of rank 2 has its parameters in another order"),
         ({"is_order": True, "sides": ((0, 1), (2, 3))}, "the model of some ranks has its parameters in another order"),
@@ -124,7 +125,7 @@ def test_what_is_known_besides_the_values_decides(circumstances, words):
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_what_is_reduced_by_hand(by_hand):
     deviation = Deviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
-    words = "what the ranks reduce by hand is not" if by_hand else "the ranks do not train on"
+    words = "what the ranks reduce by hand is not" if by_hand else "the ranks together do not train on"
     assert words in advise(deviation, [])[0].text
 
 

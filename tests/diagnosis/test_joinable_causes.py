@@ -7,6 +7,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from ddpsim import simulate
 from ddpsim.simulator.diagnosis.advice import Cause
+from tests.kit.rows import rows
 
 from .ending import ends_with
 
@@ -77,7 +78,7 @@ def test_hooks_that_make_the_calls_of_a_step(post_hook):
     assert run(post_hook=post_hook).findings == ()
 
 
-@pytest.mark.parametrize(
+@rows(
     "options",
     [{"notifies": False}, {"shadows": (1,)}, {"shadows": (3, 1)}, {"shadows": (1, 1)}, {"shadows": ()}],
     ids=str,

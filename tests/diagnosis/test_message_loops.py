@@ -52,24 +52,25 @@ def cause_of(program, world_size):
 def test_the_stage_that_sends_more():
     sends, receives, back = at(pipeline, 7, 5, 12)
     assert cause_of(lambda rank: pipeline(rank, batches=(4, 2)), 2).startswith(
-        f"rank 0 came to send at {sends} 3 times, and rank 1 came to recv at {receives} 2 times and went on to {back}: "
+        f"rank 0 reached send at {sends} 3 times, and rank 1 reached recv at {receives} 2 times and "
+        f"continued at {back}: "
     )
 
 
 def test_the_stage_that_receives_more():
     receives, sends, back = at(pipeline, 5, 7, 10)
     assert cause_of(lambda rank: pipeline(rank, batches=(1, 3)), 2).startswith(
-        f"rank 1 came to recv at {receives} 2 times, and rank 0 came to send at {sends} once and went on to {back}: "
+        f"rank 1 reached recv at {receives} 2 times, and rank 0 reached send at {sends} once and continued at {back}: "
     )
 
 
 @pytest.mark.parametrize("batches", [(4, 3, 4), (2, 3, 3), (3, 3, 2)])
 def test_longer_pipelines(batches):
-    assert "as of another number of micro-batches" in cause_of(lambda rank: pipeline(rank, batches=batches), 3)
+    assert "another number of micro-batches, for example" in cause_of(lambda rank: pipeline(rank, batches=batches), 3)
 
 
 def test_a_branch_that_leaves_one_out():
-    assert "came to send" in cause_of(lambda rank: ping_pong(rank, left_out=2), 2)
+    assert "reached send" in cause_of(lambda rank: ping_pong(rank, left_out=2), 2)
 
 
 @pytest.mark.parametrize("batches", [(3, 3), (2, 2, 2)])
@@ -96,4 +97,4 @@ def test_stages_of_torch_that_cut_the_batch_otherwise():
 
     result = simulate(program, 2)
     assert codes(result) == [("mismatch.shape", (0, 1))]
-    assert "they cut the batch into other numbers of micro-batches" in end(result.findings[0])[0]
+    assert "they split the batch into different numbers of micro-batches" in end(result.findings[0])[0]

@@ -6,6 +6,7 @@ from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, 
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from tests.kit.rows import rows
 
 from .ending import ends_with
 
@@ -124,7 +125,7 @@ def mismatch_of(sides):
     return mismatch(calls, disagreement(calls), 7)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@rows("case", CASES.values(), ids=CASES)
 def test_the_odd_one_out_and_what_it_did(case):
     most, odd, cause, *facts = case
     finding = mismatch_of([most, most, odd, most])

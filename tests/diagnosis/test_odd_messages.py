@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from ddpsim import Verdict, simulate
 from tests.kit.mutants import PROGRAMS, Mutation, fan_in, fan_out, halo, mutations, pairs, pipeline, ring, run_of
+from tests.kit.rows import rows
 
 
 def told(program, size, mutation):
@@ -17,28 +18,33 @@ def told(program, size, mutation):
     return result, seen[0] if seen else None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("program", "size", "mutation", "words"),
     [
-        (ring, 8, Mutation("peer", 4, 2), "with rank 6 at mutants.py:{line}, where it would be rank 5"),
-        (ring, 8, Mutation("tag", 4, 3), "with tag 7 at mutants.py:{line}, where it would be tag 0"),
-        (halo, 8, Mutation("tag", 4, 6), "with tag 8 after tag 1, which is so nowhere else: otherwise tag"),
-        (fan_in, 4, Mutation("peer", 3, 2), "it may have meant rank 0"),
-        (fan_out, 4, Mutation("extra", 2, 1), "rank 2 made 4 messages, recv #3 at mutants.py:{line} the last"),
+        (
+            ring,
+            8,
+            Mutation("peer", 4, 2),
+            "with rank 6 at mutants.py:{line}; all other calls of that line suggest rank 5",
+        ),
+        (ring, 8, Mutation("tag", 4, 3), "with tag 7 at mutants.py:{line}; all other calls of that line suggest tag 0"),
+        (halo, 8, Mutation("tag", 4, 6), "with tag 8 after tag 1, a sequence seen nowhere else: otherwise tag"),
+        (fan_in, 4, Mutation("peer", 3, 2), "rank 0 may be the right one"),
+        (fan_out, 4, Mutation("extra", 2, 1), "rank 2 made 4 messages, the last of them recv #3 at mutants.py:{line}"),
         (
             pipeline,
             4,
             Mutation("extra", 0, 1),
-            "came to mutants.py:{line} 4 times, and its send #3 there has no other side",
+            "reached mutants.py:{line} 4 times, and its send #3 there has no partner",
         ),
         (
             pipeline,
             4,
             Mutation("extra", 3, 1),
-            "came to mutants.py:{line} 4 times, and its recv #3 there has no other side",
+            "reached mutants.py:{line} 4 times, and its recv #3 there has no partner",
         ),
         (pairs, 8, Mutation("skip", 5, 2), "where mutants.py:{line} follows everywhere else"),
-        (pipeline, 4, Mutation("extra", 2, 2), "it left a message out, made one twice or in another order"),
+        (pipeline, 4, Mutation("extra", 2, 2), "the rank left a message out, made one twice, or changed the order"),
     ],
     ids=lambda value: f"{value.kind}" if isinstance(value, Mutation) else getattr(value, "__name__", None),
 )
@@ -90,7 +96,7 @@ def test_ranks_that_are_alike_are_not_told_apart():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_of_two_ranks_with_a_message_too_many_or_too_few_either_may_be_wrong(rank):
     result, _ = told(pipeline, 2, Mutation("extra", rank, 0))
-    assert "unless there is one message too many on the other side" in result.findings[0].text
+    assert "or the other side made one message too many" in result.findings[0].text
 
 
 @pytest.mark.tier("nightly")
@@ -128,4 +134,4 @@ def test_the_sends_and_receives_of_a_batch_have_rules_of_their_own(odd):
         return
     assert result.findings[0].ranks == (odd,)
     assert f"rank {odd} made send #0 with rank {odd + 2} at test_odd_messages.py:" in result.findings[0].text
-    assert f"where it would be rank {odd + 1} if it were as all other calls of that line" in result.findings[0].text
+    assert f"all other calls of that line suggest rank {odd + 1}" in result.findings[0].text

@@ -1,13 +1,12 @@
 """What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
 
-import pytest
-
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
+from tests.kit.rows import rows
 
 from .ending import end
 
@@ -25,7 +24,7 @@ KNOWN = {
     "RuntimeError: Expected to mark a variable ready only once. This error": "use_reentrant=False",
     "UsageError: a got more gradients in this backward than expected: a checkpoint": "static_graph=True",
     "RuntimeError: Your training graph has changed in this iteration, e.g.": "leave static_graph out",
-    "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED": "call the wrapper, not its inner module",
+    "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED": "compute the loss through the wrapper",
     "RuntimeError: one of the variables has been modified by an inplace operation": "broadcast_buffers=False",
     "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn": "multiplied by zero",
     "RuntimeError: it is not needed when a module doesn't have any parameters that require a gradient": "unwrapped",
@@ -42,15 +41,15 @@ KNOWN = {
     "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",
     "JoinError: broadcast float32[1] root 1 needs what only its root has, rank 1, which ran": "list it in torch's Join",
     "JoinError: the join is over: rank 1 left it by ValueError": "enter the join with the same models",
-    "InjectedCrashError: injected crash (rank 2, before call 3)": "leave it out of `faults`",
+    "InjectedCrashError: injected crash (rank 2, before call 3)": "remove it from `faults`",
     "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "wrap it with the same options",
     "ParameterChangedError: parameters changed after construction: a was frozen": "wrap the model again",
-    "BypassedBackwardError: a gradient of a came": "call the wrapper, not its inner module",
+    "BypassedBackwardError: a gradient of a came": "compute the loss through the wrapper, not through its inner module",
     "OpenBackwardError: the last backward left buckets open": "find_unused_parameters=True",
 }
 
 
-@pytest.mark.parametrize(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
+@rows(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
 def test_known_errors(error, words):
     assert words in end(found(error))[1]
 
@@ -67,7 +66,7 @@ def test_an_error_that_is_not_known():
     assert finding.sites == (SITE,)
     assert end(finding) == (
         "an exception left the program of rank 2",
-        "fix it there first; ranks that did not raise at most wait for what was not done because of it",
+        "fix this exception first; ranks that did not raise only wait because of it",
     )
     assert finding.text.index("the line") < finding.text.index("  cause   ")
 
@@ -75,7 +74,7 @@ def test_an_error_that_is_not_known():
 def test_a_usage_error_says_itself_what_to_do():
     finding = found("UsageError: tensor has dtype int8, expected a float: convert it first")
     assert end(finding)[1] == "convert it first"
-    assert "fix it there" in end(found("UsageError: no"))[1]
+    assert "fix this exception first" in end(found("UsageError: no"))[1]
 
 
 def test_unused_parameters_are_named():
@@ -115,7 +114,7 @@ def test_the_rank_with_another_number_of_parameters_is_at_fault_not_all_that_rai
     finding = found(errors)
     assert finding.ranks == (2,)
     assert "ranks 0-3 raised" in finding.summary
-    assert end(finding)[0].startswith("what rank 2 wrapped differs")
+    assert end(finding)[0].startswith("the model that rank 2 wrapped differs")
     assert found({rank: errors[rank] for rank in (0, 2)}).ranks == (0, 2)
 
 

@@ -1,11 +1,11 @@
 """Samplers of ranks that do not share their data set out, and those that only look so."""
 
-import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim import simulate
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.samplers import Read, Sampling, parts_differ
+from tests.kit.rows import rows
 
 MADE, SITE = Site("train.py", 3, "main"), Site("train.py", 9, "main")
 
@@ -20,7 +20,7 @@ def found(**options):
     return finding and (finding.ranks, finding.summary.removeprefix("samplers made at train.py:3 differ: "))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "expected"),
     [
         ({"seed": (7, 7, 8)}, ((2,), "seed 7 on ranks 0, 1 against 8 on rank 2")),

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from ddpsim import simulate
 from tests.kit.results import codes
+from tests.kit.rows import rows
 
 
 def reduces(rank, *, times, then_barrier=False):
@@ -59,14 +60,18 @@ def test_a_rank_that_waits_for_a_message_of_those_whose_collective_it_left_out()
         f"all_reduce at test_uneven.py:{line_of(skips_then_receives, 2)} was called 4 times on ranks 0, 2; 3 times on "
         "rank 1"
     ]
-    assert labelled(finding, "cause")[0].startswith("rank 1 left the training loop before the others, skipped part ")
+    assert labelled(finding, "cause")[0].startswith(
+        "rank 1 left the training loop earlier than the others, skipped part "
+    )
 
 
 def test_of_one_that_waits_for_a_message_and_one_in_a_loop_either_may_be_wrong():
     (finding,) = simulate(lambda rank: skips_then_receives(rank, steps=(4, 3)), 2).findings
     assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
     assert labelled(finding, "counts")[0].endswith("was called 4 times on rank 0; 3 times on rank 1")
-    assert labelled(finding, "cause")[0].startswith("rank 1 left the training loop before the others, skipped part ")
+    assert labelled(finding, "cause")[0].startswith(
+        "rank 1 left the training loop earlier than the others, skipped part "
+    )
 
 
 def test_a_rank_that_never_came_to_the_collective_may_have_it_in_another_place():
@@ -134,8 +139,8 @@ def loads(rank, *, sizes, epochs=1, then_barrier=True):
         dist.barrier()
 
 
-@pytest.mark.parametrize("then_barrier", [True, False])
-@pytest.mark.parametrize("epochs", [1, 2])
+@rows("then_barrier", [True, False])
+@rows("epochs", [1, 2])
 def test_data_loaders_that_are_longer_on_some_ranks_are_told(then_barrier, epochs):
     result = simulate(lambda rank: loads(rank, sizes=(26, 24, 26), epochs=epochs, then_barrier=then_barrier), 3)
     (finding,) = result.findings

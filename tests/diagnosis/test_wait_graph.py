@@ -9,6 +9,7 @@ from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
+from tests.kit.rows import rows
 
 W, RETURNED, RAISED = RankState.WAITING, RankState.RETURNED, RankState.RAISED
 CYCLE, MISSING, DEAD = "deadlock.cycle", "deadlock.missing_rank", "deadlock.dead_rank"
@@ -113,7 +114,7 @@ READINGS = {
 }
 
 
-@pytest.mark.parametrize(("ranks", "slots", "expected"), READINGS.values(), ids=READINGS)
+@rows(("ranks", "slots", "expected"), READINGS.values(), ids=READINGS)
 def test_why_ranks_wait(ranks, slots, expected):
     found = graph_of(ranks, slots).readings()
     assert [(reading.code, reading.culprits, reading.victims) for reading in found] == expected
@@ -140,7 +141,7 @@ def test_the_text_says_that_any_source_would_do():
 
 def test_the_texts_of_a_key_and_of_a_message():
     key, message_text = deadlocks(graph_of([KEY, SEND_12, RETURNED, KEY], [([SEND_12], (2,))]))
-    assert "nobody who still runs will set the key" in key.text
+    assert "no rank that still runs will set the key" in key.text
     assert "returned without the matching recv" in message_text.text
 
 

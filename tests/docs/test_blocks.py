@@ -14,6 +14,7 @@ NOT_RUN = {
         ".ci/run does the same, in a fresh clone",
         ".ci/run is these in other forms, and this test is among them",
         "it serves until it is stopped",
+        "minutes for each folder",
     ],
     "README.md": [".ci/run does, in a fresh clone", ".ci/run does, in a fresh clone"],
     "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],

@@ -135,9 +135,7 @@ def state_of(run: KernelRun, point: ChoicePoint) -> Hashable:
     """
     kernel = run.run
     clock, turns, slots, messages = kernel.clock, run.kernel._turns, kernel.slots, kernel.messages
-    alarms = sorted(
-        (at - clock.now, order, rank) for at, order, rank in clock._alarms if clock._live.get(rank) == order
-    )
+    alarms = sorted((at - clock.now, order, rank) for at, order, rank in clock._alarms if clock.live.get(rank) == order)
     running = kernel.running
     return (
         point.rank if point.kind is ChoiceKind.SOURCE else None,

@@ -19,6 +19,7 @@ from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
 from tests.kit.futures import FUTURES, future_of
+from tests.kit.rows import rows
 from tests.tiers import sweep
 
 PLENTY = Budget(executions=10_000, seconds=600)
@@ -135,7 +136,7 @@ COUNTS = [
 ]
 
 
-@pytest.mark.parametrize(("program", "world_size", "executions", "outcomes"), COUNTS)
+@rows(("program", "world_size", "executions", "outcomes"), COUNTS)
 def test_one_execution_for_each_class(program, world_size, executions, outcomes):
     exploration = explored(program, world_size)
     assert (exploration.executions, len(exploration.outcomes)) == (executions, outcomes)
@@ -288,7 +289,7 @@ def queues_time_out(rank):
     return in_time
 
 
-@pytest.mark.parametrize(
+@rows(
     ("program", "world_size", "outcomes"),
     [
         (times_out, 2, ["('too late', True)", "(True, True)"]),
@@ -296,7 +297,7 @@ def queues_time_out(rank):
         (queues_time_out, 1, ["(False,)", "(True,)"]),
     ],
 )
-@pytest.mark.parametrize("policy", ["dpor", "dfs"])
+@rows("policy", ["dpor", "dfs"])
 def test_who_is_woken_at_the_same_instant_comes_in_any_order(program, world_size, outcomes, policy):
     exploration = explore(program, world_size, policy=policy, budget=PLENTY, keep_going=True)
     assert sorted(exploration.outcomes) == [f"pass  returned {outcome}" for outcome in outcomes]

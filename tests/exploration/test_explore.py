@@ -23,6 +23,7 @@ from tests.exploration.programs import (
     waited_for_twice,
     write_and_read,
 )
+from tests.kit.rows import rows
 
 explore = functools.partial(ddpsim.explore, policy="dfs")
 
@@ -331,7 +332,7 @@ def test_the_process_is_left_as_it_was():
 # --- what it cannot work with -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "message"),
     [
         ({"policy": "fair"}, "policy is 'fair', expected one of .*: give one of these names"),

@@ -1,13 +1,12 @@
 """Races and initials of small runs, worked out by hand; who sleeps on. In the words of the published algorithm."""
 
-import pytest
-
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
 from ddpsim.simulator.exploration.happens_before import HappensBefore
 from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
 from ddpsim.simulator.exploration.steps import initials
+from tests.kit.rows import rows
 
 MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}
 
@@ -25,7 +24,7 @@ def races_of(order):
     return {(race.earlier.position, race.later.position): initials(race, order.steps) for race in order.races}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("run", "races"),
     [
         ("0wx 1wy", {}),
@@ -90,8 +89,8 @@ def test_a_key_that_is_needed_may_have_been_there_before():
     assert races_of(order) == {(1, 3): [0]}
 
 
-@pytest.mark.parametrize("is_for_good", [True, False])
-@pytest.mark.parametrize("is_removed", [True, False])
+@rows("is_for_good", [True, False])
+@rows("is_removed", [True, False])
 def test_a_rank_that_is_let_go_might_have_come_too_late_to_wait(is_for_good, is_removed):
     """Rank 0 waits for x, 1 sets it, 2 deletes it: had rank 0 come last, it would wait. 1 goes before it, for that."""
     order = order_of("0mx 1wx")
@@ -154,7 +153,7 @@ def node(*, todo, sleep=()):
     return Node(Offer(point, (0, 1, 2)), (0, 1, 2), {rank: Sleeper(()) for rank in sleep}, list(todo))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("todo", "sleep", "found", "then"),
     [
         ((0,), (), [1], [0, 1]),

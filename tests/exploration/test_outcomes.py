@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy
-import pytest
 import torch
 
 from ddpsim.simulator.choices import Schedule
@@ -14,6 +13,7 @@ from ddpsim.simulator.exploration.values import text_of
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
+from tests.kit.rows import rows
 
 
 def result(*codes, returns=(None, None)):
@@ -81,7 +81,7 @@ class Broken:
         raise RuntimeError("no numbers")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "text"),
     [
         (None, "None"),

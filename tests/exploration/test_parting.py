@@ -15,6 +15,7 @@ from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.parting import closest_pass
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
+from tests.kit.rows import rows
 
 
 def collect(rank):
@@ -60,8 +61,8 @@ def padded(choices, length):
     return (*choices, *(0,) * length)[:length]
 
 
-@pytest.mark.parametrize("seed", [0, 7, 13])
-@pytest.mark.parametrize("has_passed", [True, False], ids=["passed", "default"])
+@rows("seed", [0, 7, 13])
+@rows("has_passed", [True, False], ids=["passed", "default"])
 def test_two_schedules_drawn_apart_are_brought_to_differ_in_one_choice_that_decides(seed, has_passed):
     failing = drawn(collect, Verdict.FAIL, seed)
     passing = drawn(collect, Verdict.PASS, seed) if has_passed else None

@@ -5,12 +5,13 @@ import random
 import pytest
 
 from tests.exploration.thread_programs import FAMILIES, STUCK, all_programs, explored, possible
+from tests.kit.rows import rows
 
 SIZES = [(2, 2), (3, 1)]
 """How many threads, and how many operations each at most."""
 
 
-@pytest.mark.parametrize(
+@rows(
     ("program", "outcomes"),
     [
         # A future that a thread sets: looked at before and after, and set twice, which the second one is told.
@@ -27,13 +28,13 @@ def test_outcomes_worked_out_by_hand(program, outcomes):
     assert explored(program) == possible(program) == outcomes
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@rows("family", FAMILIES)
 def test_all_programs_of_one_operation_a_thread(family):
     for program in all_programs(family, 2, 1):
         assert explored(program) == possible(program), program
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@rows("family", FAMILIES)
 def test_a_sample_of_larger_programs(family):
     chance = random.Random(1)
     for size in SIZES:

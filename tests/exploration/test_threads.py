@@ -13,6 +13,7 @@ from ddpsim import Budget, Code, Verdict, explore, replay, simulate
 from ddpsim.simulator.exploration.outcomes import outcome_of
 from tests.exploration.programs import store
 from tests.kit.rank_threads import start
+from tests.kit.rows import rows
 
 PLENTY = Budget(executions=20_000, seconds=600)
 
@@ -150,7 +151,7 @@ def test_the_repairs_are_covered_and_clean(program):
     assert program is one_queue or exploration.executions == 1, "calls on other groups are in no order"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("names", "world_size", "count"),
     [("m", 1, 1), ("ma", 1, 2), ("mab", 1, 6), ("mabc", 1, 24), ("mt", 2, 4)],  # locks of two ranks are apart
 )
@@ -259,8 +260,8 @@ def looks_at_a_lock(rank):
     return seen
 
 
-@pytest.mark.parametrize("policy", ["dpor", "dfs"])
-@pytest.mark.parametrize(
+@rows("policy", ["dpor", "dfs"])
+@rows(
     ("program", "args", "outcomes"),
     [
         (two_looks_on_a_line, (), ["[False, False]", "[False, True]", "[True, True]"]),

@@ -19,8 +19,8 @@ from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
+from tests.jobs.conftest import has_ended
 from tests.kit.own_programs import RACY
-from tests.processes.conftest import has_ended
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 3

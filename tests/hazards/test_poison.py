@@ -300,7 +300,7 @@ def test_what_was_read_early_is_told_when_it_is_returned(derived, dtype):
     line = program.__code__.co_firstlineno + 2
     assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (0, 1))
     assert finding.summary.endswith(f"was read by its owner before the wait (test_poison.py:{line})")
-    assert "which shows in what the program returned" in finding.text
+    assert "that value appears in what the program returned" in finding.text
     assert codes(simulate(program, 2, args=(True,), poison=True)) == []
 
 
@@ -351,7 +351,7 @@ def test_what_was_read_early_is_told_when_it_goes_into_another_call():
 
     (finding,) = simulate(program, 2, args=(False,), poison=True).findings
     assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (1,))
-    assert "which shows in what was brought to send #0 at test_poison.py:" in finding.text
+    assert "that value appears in what was brought to send #0 at test_poison.py:" in finding.text
     assert codes(simulate(program, 2, args=(True,), poison=True)) == []
 
 
@@ -372,7 +372,7 @@ def steps_early(rank, waits_first=False):
 def test_what_was_read_early_is_told_when_replicas_are_compared():
     result = simulate(steps_early, 2, poison=True, check="replicas")
     assert codes(result) == [("hazard.tensor_in_flight", (0, 1))]
-    assert "which shows in replicas compared" in result.findings[0].text
+    assert "that value appears in replicas compared" in result.findings[0].text
     assert codes(simulate(steps_early, 2, args=(True,), poison=True, check="replicas")) == []
 
 

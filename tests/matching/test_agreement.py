@@ -11,6 +11,7 @@ from ddpsim.simulator.matching.agreement import (
     pair_disagreement,
 )
 from ddpsim.simulator.verdict import Code
+from tests.kit.rows import rows
 
 
 def calls(*signatures, origins=None, sites=None):
@@ -63,7 +64,7 @@ AGREEING = {
 }
 
 
-@pytest.mark.parametrize("signatures", AGREEING.values(), ids=AGREEING)
+@rows("signatures", AGREEING.values(), ids=AGREEING)
 def test_agree(signatures):
     assert disagreement(calls(*signatures)) is None
 
@@ -148,7 +149,7 @@ def test_splits_are_not_judged_before_everybody_is_here():
     assert disagreement(calls(exchanged([1, 1, 1], [1, 1, 1]), exchanged([2, 2, 2], [2, 2, 2]))) is None
 
 
-@pytest.mark.parametrize("odd", range(4))
+@rows("odd", range(4))
 def test_the_odd_one_out_is_at_fault_wherever_it_stands(odd):
     signatures = [reduced((4,))] * 4
     signatures[odd] = reduced((4,), reduction="MAX")
@@ -175,7 +176,7 @@ def message(operation, *shape, dtype="float32"):
     return Call(0, "g", 0, Signature(operation, (shape,), dtype), NOWHERE, peer=1)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("receive", "code"),
     [
         (message("recv", 2, 3), None),
@@ -194,7 +195,7 @@ def bucket(index, step=1, wrapper=0, shadow=False):
     return Origin(Phase.BUCKET, wrapper, index, step, shadow)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("origins", "code"),
     [
         ([bucket(0), bucket(0)], None),

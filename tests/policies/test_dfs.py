@@ -14,6 +14,7 @@ from ddpsim.simulator.policies.spin_detection import MOST_LOOKS
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code
+from tests.kit.rows import rows
 from tests.policies.interleaving import interleave
 
 NOTHING = Result(2, (), (None, None), {}, Schedule(), Trace())
@@ -41,7 +42,7 @@ def preemptions(order, lengths):
     return sum(order[:i].count(order[i - 1]) < lengths[order[i - 1]] for i in switches)
 
 
-@pytest.mark.parametrize(("lengths", "count"), [((3,), 1), ((2, 2), 6), ((3, 3), 20), ((1, 1, 1), 6), ((2, 2, 2), 90)])
+@rows(("lengths", "count"), [((3,), 1), ((2, 2), 6), ((3, 3), 20), ((1, 1, 1), 6), ((2, 2, 2), 90)])
 def test_each_schedule_is_run_once(lengths, count):
     search = Dfs()
     orders = orders_by(search, lengths)
@@ -52,7 +53,7 @@ def test_each_schedule_is_run_once(lengths, count):
     assert search.coverage == 1.0
 
 
-@pytest.mark.parametrize("bound", [0, 1, 2, 3])
+@rows("bound", [0, 1, 2, 3])
 def test_a_bound_leaves_out_what_has_more_preemptions(bound):
     lengths = (2, 3, 2)
     search = Dfs(preemptions=bound)
@@ -145,7 +146,7 @@ def test_looking_at_something_else_is_nothing_to_look_for():
     assert poll_until_the_other_goes(Dfs(), lambda observer, polls: observer.touched(0, looked)) == [1, 2]
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 100])
+@rows("most", [1, 2, 3, 100])
 def test_a_few_polls_are_no_loop(most):
     """The run that ends with the last poll is the one that rank 1 never comes first in."""
     search = Dfs()

@@ -1,11 +1,11 @@
 """Nobody who could run waits for ever: loops that wait for another rank end, however they look, and replay the same."""
 
-import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, Verdict, explore, replay, simulate
 from ddpsim.simulator.kernel.turns import TURN_STEPS
 from tests.exploration.programs import store
+from tests.kit.rows import rows
 
 FEW = Budget(steps=20 * TURN_STEPS)
 
@@ -63,8 +63,8 @@ def pops(rank):
 LOOPS = [adds_nothing, writes_and_reads, swaps, sets_the_same, gets, counts_keys, pops]
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "random"])
-@pytest.mark.parametrize("program", LOOPS)
+@rows("policy", ["round_robin", "random"])
+@rows("program", LOOPS)
 def test_loops_that_wait_for_another_rank_end(program, policy):
     result = simulate(program, 2, policy=policy, budget=FEW)
     assert result.verdict is Verdict.PASS
@@ -85,7 +85,7 @@ def test_who_has_run_for_long_lets_the_next_one_go_first():
     assert str(result.schedule).startswith("s1:0:")
 
 
-@pytest.mark.parametrize("program", [adds_nothing, swaps, counts_keys, sets_the_same, pops])
+@rows("program", [adds_nothing, swaps, counts_keys, sets_the_same, pops])
 def test_loops_that_only_look_are_covered(program):
     exploration = explore(program, 2, budget=Budget(executions=200), keep_going=True)
     assert exploration.complete

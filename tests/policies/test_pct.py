@@ -11,6 +11,7 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.pct import Pct
 from ddpsim.simulator.policies.random_walk import RandomWalk
+from tests.kit.rows import rows
 from tests.policies.interleaving import interleave
 
 
@@ -103,7 +104,7 @@ def test_sources_are_drawn_evenly():
     assert all(abs(counts[answer] - 10_000) < 433 for answer in range(4))
 
 
-@pytest.mark.parametrize("depth", [0, -1, 1.5, "3", True])
+@rows("depth", [0, -1, 1.5, "3", True])
 def test_a_depth_that_is_none(depth):
     expected = f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):

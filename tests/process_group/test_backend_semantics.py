@@ -96,7 +96,7 @@ def test_nccl_does_not_see_tags():
     (finding,) = result.findings
     assert (finding.code.value, finding.ranks) == ("mismatch.origin", (0, 1))
     assert finding.summary == ('send #0 with tag 1 on rank 0 meets recv #0 with tag 2 on rank 1, group "default"')
-    assert "this backend does not see tags" in finding.body
+    assert "this backend ignores tags" in finding.body
     assert simulate(tagged, 2).returns[1] == {2: 20.0, 1: 10.0}
     assert not simulate(tagged, 2).findings
 
@@ -105,7 +105,7 @@ def test_messages_that_nccl_gives_to_others_may_not_fit():
     (finding,) = simulate(lambda rank: tagged(rank, sizes=(2, 3)), 2, backend_semantics="nccl").findings
     assert finding.code.value == "mismatch.shape"
     assert "tag 1 ignored" in finding.body
-    assert "this backend does not see tags" in finding.body
+    assert "this backend ignores tags" in finding.body
 
 
 @pytest.mark.parametrize("tags", [((1, 2), (1, 2)), ((3, 4), (0, 0)), ((1, 2), (2, 5))])

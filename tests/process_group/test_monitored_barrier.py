@@ -152,7 +152,7 @@ def test_those_are_to_blame_that_did_not_come(missing, options, is_late):
     assert codes(result) == [("rank_error", tuple(sorted(missing)))]
     who = "rank 2" if missing == {2} else None
     if who is not None:
-        assert f"{who} had not come to monitored_barrier #0 after 300 ms" in result.findings[0].text
+        assert f"{who} had not reached monitored_barrier #0 after 300 ms" in result.findings[0].text
         assert ("  rank 2  waits for the clock\n" if is_late else "  rank 2  returned before its first call\n") in str(
             result
         )
@@ -168,7 +168,7 @@ def test_ranks_to_blame_are_those_of_the_world_where_gloo_names_those_of_the_gro
     assert codes(result) == [("rank_error", (3,))]
     assert result.findings[0].summary.startswith("rank 1 raised RuntimeError: [Rank 0]: Rank 2 failed to pass")
     assert "  rank 2 raised RuntimeError: Rank 1 successfully reached" in result.findings[0].text
-    assert 'cause   rank 3 had not come to monitored_barrier #1 on "1" after 300 ms' in result.findings[0].text
+    assert 'cause   rank 3 had not reached monitored_barrier #1 on "1" after 300 ms' in result.findings[0].text
 
 
 def test_what_a_rank_raised_instead_comes_first():

@@ -354,6 +354,6 @@ def test_a_wait_that_times_out_tells_them_too():
     (finding,) = simulate(partial(sets_some, timeout=timedelta(seconds=2)), 2).findings
     assert finding.code == "rank_error"
     assert "wait timeout after 2000ms, keys: /default_pg/0/a, /default_pg/0/b, /default_pg/0/c" in finding.summary
-    assert "cause   ranks 0, 1 waited for store keys of which nobody had set 'default_pg/0/b', 'default_pg/0/d'" in str(
+    assert "cause   ranks 0, 1 waited for store keys; no rank had set 'default_pg/0/b', 'default_pg/0/d'" in str(
         finding
     )

@@ -1,13 +1,12 @@
 """What the check finds, worked out by hand: which code, who is to blame, where each rank stopped; and what passes."""
 
-import pytest
-
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.diagnosis.standstill import RankState
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import Met, RankEnd
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait
 from ddpsim.simulator.verdict import Code, Verdict
+from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A, B = reduced("a"), reduced("b", 2, 3)
@@ -55,7 +54,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("case", FAILING.values(), ids=FAILING)
+@rows("case", FAILING.values(), ids=FAILING)
 def test_fails(case):
     broken, code, culprits = case
     checked = check(broken)
@@ -76,7 +75,7 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("healthy", PASSING.values(), ids=PASSING)
+@rows("healthy", PASSING.values(), ids=PASSING)
 def test_passes(healthy):
     checked = check(healthy)
     assert found(checked) == []

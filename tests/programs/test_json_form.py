@@ -8,6 +8,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.program_json import from_json, to_json
 from tests.agreement.labelled import labelled
+from tests.kit.rows import rows
 from tests.programs.programs import program, received, reduced, waited
 
 ONE = program(
@@ -76,7 +77,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED.values(), ids=DAMAGED)
+@rows("case", DAMAGED.values(), ids=DAMAGED)
 def test_damage_is_told_in_one_line(case):
     text, words = case
     with pytest.raises(UsageError, match=words) as refusal:

@@ -6,6 +6,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 from ddpsim.simulator.programs.validation import validate
+from tests.kit.rows import rows
 from tests.programs.programs import program, received, reduced, sent, waited
 
 A = reduced("a")
@@ -102,7 +103,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+@rows("case", BAD.values(), ids=BAD)
 def test_refused_in_one_line(case):
     bad, words = case
     with pytest.raises(UsageError, match=words) as refusal:

@@ -65,18 +65,18 @@ import importlib
 
 process_ranks = importlib.import_module("ddpsim.simulator.process_ranks")  # the one that a run loads
 
-ASKED, ORIGINAL = [], process_ranks._may_run_ahead
+ASKED, ORIGINAL = [], process_ranks._may_speculate
 
-def watching(options, launch):
-    ASKED.append(options.one_at_a_time)
-    return ORIGINAL(options, launch)
+def watching(plan, launch):
+    ASKED.append(plan.one_at_a_time)
+    return ORIGINAL(plan, launch)
 
-process_ranks._may_run_ahead = watching
+process_ranks._may_speculate = watching
 
 {test}
 
 def test_afterwards():
-    process_ranks._may_run_ahead = ORIGINAL
+    process_ranks._may_speculate = ORIGINAL
     assert ASKED == [True]
 """
 

@@ -20,8 +20,8 @@ LINES = {
     "ranks(True)": "world size is True, expected a whole number from 1 on: say how many ranks run the test",
     "ranks(4.0)": "world size is 4.0, expected a whole number from 1 on: say how many ranks run the test",
     "ranks(2, 'random')": "2 arguments stand without a name, expected the world size alone: name the others",
-    "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.OPTIONS)}: did you mean seed?",
-    "ranks(2, colour=3)": f"unknown option 'colour', expected one of {', '.join(marker.OPTIONS)}: leave it out",
+    "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.NAMES)}: did you mean seed?",
+    "ranks(2, colour=3)": f"unknown option 'colour', expected one of {', '.join(marker.NAMES)}: leave it out",
     "ranks(2, seed='3')": "seed is '3', expected a whole number",
     "ranks(2, seeds=20)": "seeds is 20, expected whole numbers: write seeds=range(20) for instance",
     "ranks(2, seeds=[])": "seeds is empty, expected one or more different whole numbers: "
@@ -68,7 +68,7 @@ LINES_OF_THE_SIMULATOR = {
     "ranks(2, explore={'policy': 'dpor', 'depth': 2})": "depth is 2, which only policy 'pct' has, not 'dpor': "
     "leave it out",
     "ranks(2, transport='nccl')": "transport is 'nccl', expected 'memory' or 'gloo': give one of these",
-    "ranks(2, check='all')": "check is 'all', expected None, 'replicas' or 'replicas-if-any': give one of these",
+    "ranks(2, check='all')": "check is 'all', expected 'replicas' or 'replicas-if-any': give one of these",
     "ranks(2, faults=[3])": "faults has 3, expected Crash, Delay or EarlyReturn values",
 }
 """What the simulator says of what the plugin hands on."""
@@ -177,7 +177,7 @@ def test_the_page_names_every_option_and_no_other():
     page = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(TABLE)
-    assert sorted(TABLE) == sorted(marker.OPTIONS)
+    assert sorted(TABLE) == sorted(marker.NAMES)
     assert re.findall(r"^\| `(--[\w-]+)", page, re.MULTILINE) == [
         f"--ddpsim-{name}" for name in ("policy", "seed", "replay", "report")
     ]

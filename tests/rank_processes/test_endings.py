@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Code, Crash, RankLostError, UsageError, Verdict, simulate
 from ddpsim.simulator.rank_processes import coordinator
 from tests.kit.limit_clocks import limits_go_by
-from tests.rank_processes.left_behind import nothing_is_left
+from tests.launching.left_behind import nothing_is_left
 
 
 def run(program, world_size=2, **options):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpsim.scenarios import Scenario, load, registry
-from ddpsim.scenarios.records.live import in_rank
+from ddpsim.scenarios.jobs import in_rank
 from ddpsim.scenarios.records.reading import found_in
 from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.job import job_of

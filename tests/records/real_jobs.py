@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import Scenario, load
-from ddpsim.scenarios.records.live import in_rank
-from ddpsim.scenarios.records.live.processes import processor_seconds
+from ddpsim.scenarios.jobs import in_rank
+from ddpsim.scenarios.jobs.watched_job import processor_seconds
 
 QUIET_SECONDS = 3.0
 LIMIT_SECONDS = 90.0

@@ -15,6 +15,7 @@ from ddpsim.scenarios.records.writing import RecordFolders, write_records
 from ddpsim.simulator.operations import CREATING, OPERATIONS
 from ddpsim.simulator.records.as_chakra import COLLECTIVES, bytes_of, nodes_of
 from ddpsim.simulator.records.journal import journal
+from tests.kit.rows import rows
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("chakra") is None, reason="mlc-chakra not installed: pip install 'ddpsim[chakra]'"
@@ -74,7 +75,7 @@ def test_every_collective_has_a_type():
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float8_e4m3fn", "int8", "bool", "complex64"])
+@rows("dtype", ["float32", "float64", "bfloat16", "float8_e4m3fn", "int8", "bool", "complex64"])
 def test_bytes_of_an_element(dtype):
     assert bytes_of(dtype) == torch.empty(0, dtype=getattr(torch, dtype)).element_size()
 

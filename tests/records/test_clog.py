@@ -8,6 +8,7 @@ from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.record import Progress, RecordError
+from tests.kit.rows import rows
 
 HEAD = "V|1|base_timestamp=1714234567.890\nnew_comm|comm=world|rank={}|world_size={}\n"
 SUM = "C1|sig|all_reduce|in_count=8|out_count=8|dtype=f32|red_op=sum|async_op=f|comm=world\n"
@@ -60,7 +61,7 @@ def test_reductions_and_roots_that_differ_are_found():
     assert (finding.code, finding.ranks) == (Code.MISMATCH_REDUCTION, (2,))
     longer = SUM.replace("count=8", "count=9")
     cause = found(*[SUM + calls(1, 0)] * 2, longer + calls(1, 0)).findings[0].labelled[0]
-    assert cause.text.startswith("rank 2 passed another shape to the same call, or made another call")
+    assert cause.text.startswith("rank 2 passed a different shape to the same call, or made another call")
     root = "C1|sig|broadcast|in_count=4|out_count=4|dtype=i64|root={}|async_op=f|comm=world\n"
     texts = [root.format(0) + calls(1, 0), root.format(1) + calls(1, 0), root.format(0) + calls(1, 0)]
     finding = found(*texts).findings[0]
@@ -81,7 +82,7 @@ def test_a_last_line_that_is_cut_is_left_out():
         read(whole[:length], "rank_1")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "message"),
     [
         ("C9|Q|work_id=1|+0.1\nC9|S|+0.1\n", r"a clog whose line 3 is 'C9\|Q\|work_id=1\|\+0.1'"),

@@ -1,11 +1,10 @@
 """What the records of a job come to."""
 
-import pytest
-
 from ddpsim import Code, Verdict
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.job import job_of
+from tests.kit.rows import rows
 from tests.records.dumps import call, dump, job
 
 DONE = call()
@@ -46,7 +45,7 @@ def test_one_rank_that_makes_a_call_of_its_own_is_to_blame():
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("other", "code"),
     [
         (call("broadcast", line=30), Code.MISMATCH_OPERATION),
@@ -54,7 +53,7 @@ def test_one_rank_that_makes_a_call_of_its_own_is_to_blame():
         (call(dtype="float64", line=30), Code.MISMATCH_DTYPE),
     ],
 )
-@pytest.mark.parametrize("odd", range(4))
+@rows("odd", range(4))
 def test_the_rank_whose_call_is_another_is_to_blame_wherever_it_stands(other, code, odd):
     finding = only(found(job([[DONE, other if rank == odd else DONE, HUNG] for rank in range(4)])))
     assert (finding.code, finding.ranks) == (code, (odd,))

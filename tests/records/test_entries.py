@@ -9,6 +9,7 @@ from ddpsim.simulator.records import entries as module
 from ddpsim.simulator.records.entries import EntriesReader
 from ddpsim.simulator.records.forms import JobReader, read
 from ddpsim.simulator.records.record import RecordError
+from tests.kit.rows import rows
 from tests.records.dumps import call, job, pickled, written
 
 DONE, HUNG = call(), call(line=21, state="started")
@@ -28,7 +29,7 @@ def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_the
     assert [str(record.calls[1].call.site) for record in found] == [f"train.py:{rank}" for rank in range(4)]
 
 
-@pytest.mark.parametrize(
+@rows(
     "other",
     [
         [DONE, call(size=(12,))],

@@ -10,6 +10,7 @@ from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_steps
 from ddpsim.scenarios.records.failing_test import test_of as text_of_test
 from ddpsim.simulator.programs.program import Group, Issue
 from ddpsim.simulator.records.as_program import program_of
+from tests.kit.rows import rows
 from tests.records.dumps import call
 from tests.records.test_as_program import DONE, FAULTS, HUNG, every_operation, found, in_pairs
 
@@ -20,7 +21,7 @@ def run(program):
     return result, result.findings[0] if result.findings else None
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@rows("name", FAULTS)
 def test_a_run_tells_the_lines_of_the_job_and_none_of_ours(name):
     diagnosis = found(*FAULTS[name][0](8))
     result, finding = run(program_of(diagnosis))
@@ -67,7 +68,7 @@ def written_and_run(program):
     return text, result.findings[0] if result.findings else None
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@rows("name", FAULTS)
 def test_the_test_for_pytest_fails_alike(name):
     text, finding = written_and_run(program_of(found(*FAULTS[name][0](8))))
     assert (finding.code, finding.ranks) == (FAULTS[name][1], (6,))

@@ -9,6 +9,7 @@ from ddpsim.simulator.calls import Signature, Site
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.record import Progress, RecordError
+from tests.kit.rows import rows
 from tests.records.dumps import as_json, call, dump, job, pickled
 
 WORLD = {"0": (0, 1, 2, 3), "5": (1, 3)}
@@ -41,7 +42,7 @@ def test_json_says_the_same_without_stacks():
     assert from_json.calls[0].call.location == ""
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.4", "2.5", "2.7", "2.9", "2.10", "2.11"])
+@rows("version", ["2.0", "2.4", "2.5", "2.7", "2.9", "2.10", "2.11"])
 def test_every_version_is_read_by_what_it_has(version):
     value = dump(1, [call()], WORLD, version=version)
     for name in ("is_p2p", "timeout_ms", "p2p_seq_id", "op_id", "retired"):  # later versions have brought them
@@ -50,7 +51,7 @@ def test_every_version_is_read_by_what_it_has(version):
     assert flight_recorder.read(value, "rank_1").form == f"flight recorder {version}"
 
 
-@pytest.mark.parametrize("version", [None, 2, "2.x", ""])
+@rows("version", [None, 2, "2.x", ""])
 def test_what_is_no_version_is_refused(version):
     with pytest.raises(RecordError, match=r"of version .*, expected 2\.0 or a later one"):
         of(call(), version=version)
@@ -67,7 +68,7 @@ def test_a_version_that_is_not_known_is_read_as_far_as_it_is_like_the_known_one(
         of(call(record_id="one"), version=version)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "operation"),
     [
         ("_all_gather_base", "all_gather_into_tensor"),
@@ -92,7 +93,7 @@ def test_messages_name_global_ranks():
     assert (send.call.peer, receive.call.peer) == (3, 0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "rank"),
     [
         ("rank_3", 3),
@@ -156,7 +157,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@rows("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damage_is_one_line(damage):
     value = copy.deepcopy(job([[call()]])[0])
     damage(value)

@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim.simulator.records.plain_pickle import loads
 from ddpsim.simulator.records.record import RecordError
+from tests.kit.rows import rows
 
 
 class Runs:
@@ -19,7 +20,7 @@ class Runs:
         return self.function, self.arguments
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
+@rows("protocol", range(2, 6))
 def test_plain_values_are_read(protocol):
     value = {"a": [1, -(2**70), 0.5, None, True, ("x", "y")], "b": {}}
     assert loads(pickle.dumps(value, protocol)) == value
@@ -34,7 +35,7 @@ def test_nothing_is_imported_and_nothing_run(protocol, tmp_path):
     assert not left.exists()
 
 
-@pytest.mark.parametrize(
+@rows(
     "code",
     [
         b"\x80\x02\x82\x01.",  # of copyreg's registry

@@ -9,6 +9,7 @@ import pytest
 from ddpsim.simulator.records.entries import EntriesReader
 from ddpsim.simulator.records.forms import JobReader
 from ddpsim.simulator.records.record import RecordError
+from tests.kit.rows import rows
 from tests.records.dumps import call, job, pickled
 
 GROUPS = {"1": (0, 1, 2), "2": (3, 4)}
@@ -112,8 +113,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("index", range(3))
+@rows("change", CHANGES.values(), ids=CHANGES)
+@rows("index", range(3))
 def test_what_differs_in_anything_that_counts_is_not_taken_for_the_same(change, index):
     made = dumps()
     reader = reader_of(made[:3])

@@ -395,7 +395,7 @@ def test_parameters_are_compared_after_each_average_and_not_between(options):
     (finding,) = simulate(partial(local_sgd, divisors=(2, 3)), 2, check="replicas", **options).findings
     assert (finding.code, finding.ranks) == (PARAMETERS, (0, 1))
     assert "of parameters on group" in finding.summary
-    assert "the ranks made different ones of the same sum" in finding.body
+    assert "the ranks computed different averages from the same sum" in finding.body
 
 
 @pytest.mark.parametrize("steps", [3, 4, 5])

@@ -3,12 +3,11 @@
 import json
 from collections import Counter
 
-import pytest
-
 from ddpsim.reports.document import Document, Rank, Run, Site
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import Story, call
 
@@ -47,7 +46,7 @@ def test_ranks_are_processes_and_groups_are_threads():
     assert {name for (process, _), name in tracks(RING).items() if process == 1000} == {'group "1"', 'group "4"'}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "arrows"),
     [
         (MISSING, 9 * 3),  # nine slots with four calls each
@@ -144,7 +143,7 @@ def test_several_runs_have_processes_and_arrows_of_their_own():
     assert len(set(started)) == len(started) == 9 + 23
 
 
-@pytest.mark.parametrize(("world_size", "first"), [(1, 1000), (999, 1000), (1000, 10_000), (1024, 10_000)])
+@rows(("world_size", "first"), [(1, 1000), (999, 1000), (1000, 10_000), (1024, 10_000)])
 def test_the_last_digits_of_a_process_are_its_rank(world_size, first):
     ranks = tuple(Rank(rank, "returned") for rank in range(world_size))
     run = Run("n", world_size, Verdict.PASS, (), "", ranks=ranks)

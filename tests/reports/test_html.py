@@ -19,6 +19,7 @@ from ddpsim.reports.forms.json_form import to_json
 from ddpsim.reports.forms.view import Texts, colours_of, view_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.rows import rows
 from tests.reports.examples import MISSING, document, run_of
 from tests.reports.made import Story, exploration, message, missing_rank, passing
 from tests.reports.tags import Tags
@@ -144,7 +145,7 @@ def test_every_script_is_in_the_page():
         assert path.read_text("utf-8") in page, path.name
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lines", "shown"),
     [
         (("    if x:", "        y()", "", "    z()"), ["if x:", "    y()", "", "z()"]),

@@ -2,10 +2,9 @@
 
 import re
 
-import pytest
-
 from ddpsim.reports.forms.junit import Case
 from ddpsim.reports.index import Entry, Row, folder_name, to_index
+from tests.kit.rows import rows
 
 
 def entry(name, state, folder="f", seconds=0.5):
@@ -29,7 +28,7 @@ def test_what_is_not_as_expected_comes_first_and_the_rest_in_order():
     assert '<span class="verdict fail">2 as' in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("states", "colour", "totals"),
     [
         ([], "pass", "0 as expected"),
@@ -52,7 +51,7 @@ def test_the_page_may_ask_for_nothing():
     assert "http" not in page().replace("http-equiv", "")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "folder"),
     [
         ("send-send-torch", "send-send-torch"),

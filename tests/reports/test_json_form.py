@@ -16,8 +16,9 @@ from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schem
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario
-from tests.processes.test_cli import result_with
-from tests.processes.test_findings import hung, raised, returned
+from tests.jobs.test_cli import result_with
+from tests.jobs.test_job_findings import hung, raised, returned
+from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 
 FAMILIES = (
@@ -148,13 +149,13 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize(("problem", "change"), REFERENCES.items(), ids=REFERENCES)
+@rows(("problem", "change"), REFERENCES.items(), ids=REFERENCES)
 def test_a_reference_that_leads_nowhere_is_told(problem, change):
     with pytest.raises(ReportError, match=rf"^the file is no report of ddpsim \(runs\[0\]\.{re.escape(problem)}\), "):
         from_json(edited(change))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("change", "problem"),
     [
         ({"failing": 2}, "exploration names run 2 of 2"),
@@ -191,13 +192,13 @@ NO_JSON = {
 }
 
 
-@pytest.mark.parametrize("data", NO_JSON.values(), ids=NO_JSON)
+@rows("data", NO_JSON.values(), ids=NO_JSON)
 def test_what_is_not_whole_json_is_told(data):
     with pytest.raises(ReportError, match=r"^the file is not whole JSON \(.*\), expected .*: write it again$"):
         from_json(data)
 
 
-@pytest.mark.parametrize("data", [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}'])
+@rows("data", [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}'])
 def test_json_that_is_something_else_is_told(data):
     with pytest.raises(ReportError, match=r"^the file is no report of ddpsim \(.*\), expected .*: check the path$"):
         from_json(data)

@@ -4,12 +4,12 @@ import dataclasses
 import io
 from xml.etree import ElementTree
 
-import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from ddpsim.reports.document import Document, Finding, Run
 from ddpsim.reports.forms.junit import Case, junit_of, to_junit
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.rows import rows
 from tests.reports.made import exploration
 
 
@@ -31,7 +31,7 @@ def a_run(verdict, is_expected, **changes):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("verdict", "is_expected", "result"),
     [
         (Verdict.PASS, None, None),

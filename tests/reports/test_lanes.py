@@ -15,6 +15,7 @@ from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, message, missing_rank
 
@@ -52,7 +53,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize(("ranks", "text", "shown", "missing", "bars"), STORIES.values(), ids=STORIES)
+@rows(("ranks", "text", "shown", "missing", "bars"), STORIES.values(), ids=STORIES)
 def test_where_everything_stands(ranks, text, shown, missing, bars):
     run = Story.of(ranks, text).run()
     run = replace(run, waiting=tuple(Waiting(Who(lane), "for good") for lane, _, end in bars if end is None))
@@ -252,7 +253,7 @@ def test_columns_hold_their_promises(steps):
     assert lanes.columns == max((item.column for item in lanes.items), default=-1) + 1
 
 
-@pytest.mark.parametrize("name", [MISSING, CYCLE, MISMATCH, THREADS, "join-baseline", "groups-in-a-ring"])
+@rows("name", [MISSING, CYCLE, MISMATCH, THREADS, "join-baseline", "groups-in-a-ring"])
 def test_real_runs_lose_nothing(name):
     run = document(name).runs[0]
     lanes = lanes_of(run)

@@ -27,8 +27,9 @@ from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
-from tests.processes.test_cli import result_with
-from tests.processes.test_findings import hung
+from tests.jobs.test_cli import result_with
+from tests.jobs.test_job_findings import hung
+from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 
 
@@ -119,7 +120,7 @@ def for_ever(rank):
         dist.barrier()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("run", "states"),
     [
         (lambda: run_of(threads_wait, 2), "waiting waiting"),
@@ -371,7 +372,7 @@ def test_the_lines_of_a_finding():
     assert [line.label for line in stuck.lines] == ["cause", "try"]
 
 
-@pytest.mark.parametrize("name", [CYCLE, MISSING, MISMATCH, THREADS, "rank-crash", "momentum-loaded-on-rank0"])
+@rows("name", [CYCLE, MISSING, MISMATCH, THREADS, "rank-crash", "momentum-loaded-on-rank0"])
 def test_every_finding_has_advice(name):
     findings = document(name).runs[0].findings
     assert {tuple(line.label for line in finding.lines[-2:]) for finding in findings} == {("cause", "try")}

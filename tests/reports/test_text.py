@@ -16,6 +16,7 @@ from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
+from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, exploration, parted
 
@@ -111,8 +112,8 @@ def test_rows_that_differ_too_much_are_counted_and_the_telling_stay():
     assert lines[41] == "  20 more lanes are in result.json"
 
 
-@pytest.mark.parametrize("width", [1, 20, 40, 80, 120])
-@pytest.mark.parametrize("name", [MISSING, MISMATCH, CYCLE, THREADS, "groups-in-a-ring"])
+@rows("width", [1, 20, 40, 80, 120])
+@rows("name", [MISSING, MISMATCH, CYCLE, THREADS, "groups-in-a-ring"])
 def test_no_line_of_the_lanes_is_wider_than_the_terminal(name, width):
     assert all(cell_len(line) <= width for line in lanes(name, width))
 
@@ -208,7 +209,7 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     assert lines[-1] == "as expected"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("ranks", "text"),
     [
         ((3,), "rank 3"),

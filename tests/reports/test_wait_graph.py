@@ -12,6 +12,7 @@ from ddpsim.reports.layout.wait_layout import picture_of
 from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, wait_graph_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.rows import rows
 from tests.reports.examples import MISMATCH, THREADS, document
 from tests.reports.made import Story, call, missing_rank, passing
 
@@ -122,7 +123,7 @@ DRAWN = (
 )
 
 
-@pytest.mark.parametrize(("run", "count"), DRAWN)
+@rows(("run", "count"), DRAWN)
 def test_boxes_stand_within_the_picture_and_do_not_overlap(run, count):
     picture = picture_of(wait_graph_of(run))
     assert len(picture.boxes) == count
@@ -156,7 +157,7 @@ def test_a_rank_that_waits_for_one_of_the_circle_stands_on_its_side():
     assert [boxes["rank 21"].y, boxes["rank 15"].y] == [boxes["rank 9"].y, boxes["rank 3"].y]
 
 
-@pytest.mark.parametrize("ranks", [3, 8, LARGEST, 64])
+@rows("ranks", [3, 8, LARGEST, 64])
 def test_the_labels_of_a_circle_stand_on_no_box(ranks):
     picture = picture_of(wait_graph_of(ring(ranks)))
     for arrow in picture.arrows:
@@ -246,7 +247,7 @@ def test_where_nobody_is_to_blame_the_one_that_most_wait_for_stays():
     assert [node.label for node in graph.nodes] == [f"rank {rank}" for rank in range(10)] + ["ranks 10-39"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@rows("seed", range(60))
 def test_whatever_is_folded_everybody_is_there_once_and_waits_for_whom_it_waited(seed):
     draw = random.Random(seed)
     count = draw.randint(LARGEST + 1, 90)

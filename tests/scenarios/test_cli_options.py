@@ -2,6 +2,12 @@
 
 import os
 from importlib import metadata
+from types import SimpleNamespace
+
+from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.run import run
+from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.launching.script import Script
 
 SPINS = """\
 import torch.distributed as dist
@@ -38,3 +44,24 @@ def test_a_report_of_a_pipe_is_refused_at_once(ddpsim):
     status, _, err = ddpsim("report", "pipe")
     assert status == 2
     assert err == "ddpsim: pipe is no file, expected a result.json that --report wrote: name that\n"
+
+
+def test_options_after_a_program_that_refuses_or_ignores_them(write, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("import sys\nprint(sys.argv)\n", "reads.py")
+    write("from own import options\n", "may.py")
+    write("x = 1\n", "ignores.py")
+    note = "ddpsim: --gpus 2 is written after {0}, so the program receives it; "
+    note += "if it is for ddpsim run, write it before {0}\n"
+    refused, other = SystemExit(2), ValueError("no data")
+    for file, error, is_noted in (
+        ("reads.py", refused, True),
+        ("reads.py", ValueError("not used: ['--gpus']"), True),
+        ("reads.py", other, False),
+        ("reads.py", SystemExit(1), False),
+        ("may.py", other, False),
+        ("ignores.py", other, True),
+    ):
+        own = Scenario(file, "", Script((file, "--gpus", "2", "--rows", "3")))
+        note_trailing_options(own, run, SimpleNamespace(errors={0: error}))
+        assert capsys.readouterr().err == (note.format(file) if is_noted else "")

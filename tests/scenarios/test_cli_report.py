@@ -15,9 +15,9 @@ from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.verdict import Verdict
+from tests.jobs.test_cli import result_with
+from tests.jobs.test_job_findings import hung
 from tests.kit.own_programs import FINE, RACY
-from tests.processes.test_cli import result_with
-from tests.processes.test_findings import hung
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"

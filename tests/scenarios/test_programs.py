@@ -7,7 +7,9 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
-from ddpsim.scenarios.cli.program_words import with_program_as_one_word
+from ddpsim.scenarios.cli.explore import explore
+from ddpsim.scenarios.cli.program_words import options_of, trailing_options, with_program_as_one_word
+from ddpsim.scenarios.cli.run import run
 from tests.tiers import sweep
 
 pytestmark = pytest.mark.tier("ci")  # it starts processes
@@ -306,85 +308,51 @@ TAKES += "p.parse_args()\n"
 
 
 @pytest.mark.parametrize(
-    ("source", "words", "error"),
+    ("source", "words", "status"),
     [
-        (
-            MEETS,
-            "run own.py --world-size 2",
-            "--world-size 2 stands behind own.py, which does not look at its arguments",
-        ),
-        (TAKES + MEETS, "run own.py --data x --gpus=2", "--gpus=2 stands behind own.py, which does not know it"),
-        (
-            MEETS,
-            "explore -m own --policy dfs",
-            "--policy dfs stands behind -m own, which does not look at its arguments",
-        ),
+        (MEETS, "run own.py --world-size 2", 0),
+        (TAKES + MEETS, "run own.py --data x --gpus=2", 1),
+        (MEETS, "explore -m own --policy dfs", 0),
+        ("raise ValueError('no data')", "run own.py --world-size 2", 1),
+        (MEETS + "import os; os._exit(0)", "run --world-size 2 own.py --gpus 2", 0),
+        (MEETS + "import sys\nraise ValueError(f'not used: {sys.argv[1:]}')", "run own.py --gpus 2", 1),
     ],
 )
-def test_an_option_of_ours_behind_the_program_is_told(folder, capfd, source, words, error):
+def test_an_option_of_ours_after_a_program_that_refuses_or_ignores_it_is_noted(folder, capfd, source, words, status):
     write(folder, source)
-    assert main(words.split()) == 2
-    line = capfd.readouterr().err.splitlines()[-1]
-    option, _, program = error.split(", ")[0].partition(" stands behind ")
-    assert line == f"ddpsim: {error}; ddpsim {words.split()[0]} has such an option: put {option} before {program}"
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("raise ValueError('no data')", "run own.py --world-size 2"),
-        (MEETS + "\nraise ValueError('no data')", "explore --world-size 2 own.py --policy dfs"),
-        (MEETS + "\nif dist.get_rank(): raise ValueError('no data')\ndist.barrier()", "run own.py --world-size 2"),
-    ],
-)
-def test_an_option_of_ours_behind_a_program_that_fails_before_it_looks_is_told_beside_what_came_of_it(
-    folder, capfd, source, words
-):
-    write(folder, source)
-    assert main(words.split()) == 1
-    out, error = capfd.readouterr()
-    assert "ValueError: no data" in out
-    option, command = " ".join(words.split()[-2:]), words.split()[0]
-    assert error.splitlines()[-1] == (
-        f"ddpsim: {option} stands behind own.py, which ended before it looked at its arguments: if it is meant "
-        f"for ddpsim {command}, put it before own.py"
-    )
-
-
-def test_a_rank_that_left_does_not_speak_for_one_that_would_look_at_the_arguments(folder, capfd):
-    late = "import sys\nif dist.get_rank() == 1: sys.exit()\ndist.barrier()\nprint(sys.argv[1:])"
-    write(folder, MEETS + late)
-    assert main(["run", "--world-size", "2", "own.py", "--gpus", "2"]) == 1
-    out, error = capfd.readouterr()
-    assert "deadlock.missing_rank" in out
-    assert "which ended before it looked at its arguments: if it is meant for" in error
-
-
-def test_an_option_of_ours_behind_a_program_that_leaves_at_once_is_told_beside_what_came_of_it(folder, capfd):
-    write(folder, MEETS + "import os; os._exit(0)")  # it was not stopped, and nobody sees it come to its end
-    assert main(["run", "--world-size", "2", "own.py", "--gpus", "2"]) == 0
-    assert capfd.readouterr().err == (
-        "ddpsim: --gpus 2 stands behind own.py, which ended before it looked at its arguments: if it is meant for "
-        "ddpsim run, put it before own.py\n"
-    )
-
-
-def test_what_a_program_does_not_look_at_is_told(folder, capfd):
-    write(folder, MEETS)
-    assert main(["run", "--world-size", "2", "own.py", "--ranks", "8"]) == 0
-    assert capfd.readouterr().err == (
-        "ddpsim: --ranks 8 stands behind own.py, which does not look at its arguments: it changes nothing\n"
+    assert main(words.split()) == status
+    command, program = words.split()[0], "-m own" if "-m" in words else "own.py"
+    option = words[words.index("own") :].removeprefix("own.py").removeprefix("own").removeprefix(" --data x").strip()
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        f"ddpsim: {option} is written after {program}, so the program receives it; if it is for ddpsim {command}, "
+        f"write it before {program}"
     )
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
-    [(TAKES + MEETS, "--seed 3 --data x"), ("import sys\nsys.argv[1:]\n" + MEETS, "--lr 2"), (MEETS, "")],
+    ("source", "words", "status"),
+    [
+        (TAKES + MEETS, "--seed 3 --data x", 0),
+        (TAKES + MEETS, "--seed 3 --data", 1),  # its value is missing
+        (TAKES + MEETS, "--seed 3 --data x --rows 1", 1),
+        ("import sys\nsys.argv[1:]\n" + MEETS, "--gpus 2", 0),
+        ("import sys\nsys.argv[1:]\n" + MEETS + "raise ValueError('no data')", "--gpus 2", 1),
+        (MEETS, "--ranks 8", 0),
+        (MEETS, "", 0),
+    ],
 )
-def test_an_option_of_the_programs_own_is_not(folder, capfd, source, words):
+def test_an_option_that_may_be_the_programs_own_is_not(folder, capfd, source, words, status):
     write(folder, source)
-    assert main(["run", "--world-size", "2", "own.py", *words.split()]) == 0
-    assert capfd.readouterr().err == ""
+    assert main(["run", "--world-size", "2", "own.py", *words.split()]) == status
+    assert "ddpsim:" not in capfd.readouterr().err
+
+
+def test_trailing_options_are_those_of_the_command():
+    of_run, of_explore = options_of(run), options_of(explore)
+    assert [of_run[name] for name in ("--world-size", "--nproc_per_node", "--open")] == [True, True, False]
+    assert ("--keep-going" in of_explore, "--keep-going" in of_run) == (True, False)
+    words = ["--lr", "0.1", "--gpus", "2", "--open", "x", "--seed=3", "2"]
+    assert trailing_options(words, of_run) == ["--gpus", "2", "--open", "--seed=3"]
 
 
 @pytest.mark.parametrize("command", ["replay", "shrink"])
@@ -415,7 +383,6 @@ def test_real_processes_are_torchruns(folder, capfd):
         (["fuzz", "--corpus", "a.py", "b.py"], ["fuzz", "--corpus", "a.py", "--", "b.py"]),
         (["explore", "-m", "a.b", "-m"], ["explore", "--", "-m a.b -m"]),
         (["run", "a.py:f", "--seed", "3"], ["run", "a.py:f", "--seed", "3"]),
-        (["report", "a.py"], ["report", "a.py"]),
         ([], []),
     ],
 )

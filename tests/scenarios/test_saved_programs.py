@@ -12,7 +12,7 @@ from ddpsim.scenarios.files.program_line import as_typed, path_in, with_path, wo
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.fuzzing.named import saved_name
 from ddpsim.scenarios.fuzzing.shrinking.saved import default_path, save_shrunk
-from ddpsim.scenarios.running.run_as import RunAs
+from ddpsim.scenarios.running.run_as import with_options
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import Start
 
@@ -68,8 +68,9 @@ def test_where_what_was_shrunk_is_saved(name, path):
 
 
 def test_a_saved_program_is_the_same_program_from_another_folder(folder):
-    own = RunAs("process", 3, "none", alike=True, preload=["json"]).applied_to(
-        load("shares.py --any 'other order'").with_world_size(5)
+    own = with_options(
+        load("shares.py --any 'other order'").with_world_size(5),
+        {"isolation": "process", "gpus": 3, "check": "none", "alike": True, "preload": ["json"]},
     )
     save_shrunk(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
     text = (folder / "sub" / "shrunk.toml").read_text()

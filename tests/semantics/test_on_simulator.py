@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import pytest
 
@@ -20,11 +21,32 @@ _SOME = frozenset(case.id for case in (*SWEEPS[::9], *BEHAVIOURS[1::3], *FIRST_O
 
 pytestmark = [pytest.mark.filterwarnings(each) for each in WARNINGS]
 
+AnyCase = TypeVar("AnyCase", Case, ErrorCase)
 
-@pytest.mark.parametrize("case", sweep(CASES, runs_always), ids=lambda case: case.id)
-def test_case(case: Case) -> None:
-    result = simulate(case.program, world_size=case.world_size)
-    assert _differences(case, result) == [None] * case.world_size
+
+def by_operation(cases: Iterable[AnyCase], by_default: Callable[[AnyCase], bool]) -> list[object]:
+    """The cases of each operation as one test's, and those that may wait for the night as another's."""
+    groups: dict[tuple[str, bool], list[AnyCase]] = {}
+    for case in cases:
+        groups.setdefault((case.id.partition("-")[0], by_default(case)), []).append(case)
+    tests = [pytest.param(group, id=name if runs else f"{name}, rest") for (name, runs), group in groups.items()]
+    return sweep(tests, lambda test: by_default(test.values[0][0]))
+
+
+def complaints(cases: Iterable[AnyCase], check: Callable[[AnyCase], None]) -> list[str]:
+    """What is wrong with each of the cases, by its name."""
+    found = []
+    for case in cases:
+        try:
+            check(case)
+        except Exception as error:
+            found.append(f"{case.id}: {type(error).__name__}: {error}")
+    return found
+
+
+@pytest.mark.parametrize("cases", by_operation(CASES, runs_always))
+def test_cases(cases: list[Case]) -> None:
+    assert complaints(cases, _check) == []
 
 
 def is_told_by_gloo(case: Case) -> bool:
@@ -32,30 +54,33 @@ def is_told_by_gloo(case: Case) -> bool:
     return case.id in _SOME or bool(case.gloo_refuses or case.gloo_departs)
 
 
-@pytest.mark.parametrize("case", sweep(BEHAVIOURS, lambda case: case in BEHAVIOURS[::4]), ids=lambda case: case.id)
-def test_case_in_random_order(case: Case) -> None:
-    result = simulate(case.program, world_size=case.world_size, policy="random", seed=7)
-    assert _differences(case, result) == [None] * case.world_size
+@pytest.mark.parametrize("cases", by_operation(BEHAVIOURS, lambda case: case in BEHAVIOURS[::4]))
+def test_cases_in_random_order(cases: list[Case]) -> None:
+    assert complaints(cases, lambda case: _check(case, policy="random", seed=7)) == []
 
 
-@pytest.mark.parametrize("case", sweep(CASES, is_told_by_gloo), ids=lambda case: case.id)
-def test_case_on_gloo(case: Case) -> None:
-    _check_on_gloo(case)
+@pytest.mark.parametrize("cases", by_operation(CASES, is_told_by_gloo))
+def test_cases_on_gloo(cases: list[Case]) -> None:
+    assert complaints(cases, _check_on_gloo) == []
 
 
 @pytest.mark.parametrize(
-    "case",
-    sweep(
+    "cases",
+    by_operation(
         [case for case in BEHAVIOURS if case.gloo_departs is None],
         lambda case: case in BEHAVIOURS[::4] or case in FIRST_OF_AN_OPERATION,
     ),
-    ids=lambda case: case.id,
 )
-def test_case_on_gloo_by_way_of_copies(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_on_gloo_by_way_of_copies(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     # What is staged on a machine with a GPU, here by the same code from memory to memory. Where gloo departs, it is for
     # how a tensor lies in memory, and a copy lies otherwise.
     monkeypatch.setattr(staging, "needs_staging", lambda tensor: True)
-    _check_on_gloo(case)
+    assert complaints(cases, _check_on_gloo) == []
+
+
+def _check(case: Case, **options: object) -> None:
+    result = simulate(case.program, world_size=case.world_size, **options)  # type: ignore[arg-type]
+    assert _differences(case, result) == [None] * case.world_size
 
 
 def _check_on_gloo(case: Case) -> None:
@@ -69,16 +94,19 @@ def _check_on_gloo(case: Case) -> None:
         assert _differences(case, result) == [None] * case.world_size
 
 
-@pytest.mark.parametrize(
-    ("case", "transport"),
-    sweep(
-        product(ERROR_CASES, ["memory", "gloo"]),
-        lambda case: case[1] == "memory" or case[0] in ERROR_CASES[::6],  # an error comes before data would move
-    ),
-    ids=lambda each: each if isinstance(each, str) else each.id,
-)
-def test_argument_error(case: ErrorCase, transport: str) -> None:
-    result = simulate(case.program, world_size=case.world_size, transport=transport)
+@pytest.mark.parametrize("cases", by_operation(ERROR_CASES, lambda case: True))
+def test_argument_errors(cases: list[ErrorCase]) -> None:
+    assert complaints(cases, _check_error) == []
+
+
+# An error comes before data would move.
+@pytest.mark.parametrize("cases", by_operation(ERROR_CASES, lambda case: case in ERROR_CASES[::6]))
+def test_argument_errors_on_gloo(cases: list[ErrorCase]) -> None:
+    assert complaints(cases, lambda case: _check_error(case, transport="gloo")) == []
+
+
+def _check_error(case: ErrorCase, **options: object) -> None:
+    result = simulate(case.program, world_size=case.world_size, **options)  # type: ignore[arg-type]
     result.raise_for_verdict()
     assert [case.complaint(rank, raised) for rank, raised in enumerate(result.returns)] == [None] * case.world_size
 

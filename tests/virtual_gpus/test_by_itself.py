@@ -7,7 +7,7 @@ import torch
 
 from ddpsim import Code, Verdict, explore, simulate_program
 from ddpsim.scenarios.cli.commands import main
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 from tests.tiers import sweep
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -119,7 +119,7 @@ def test_a_hang_on_the_console(program, capfd):
 @pytest.mark.tier("ci")
 def test_exploring(program):
     command = program(*HANG[:4], "dist.all_reduce(loss)", "assert loss.is_cuda and loss.item() == 2")
-    exploration = explore(Program(tuple(command)), 2, gpus=2)
+    exploration = explore(Script(tuple(command)), 2, gpus=2)
     assert (exploration.verdict, exploration.complete) == (Verdict.PASS, True)
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
-from ddpsim.scenarios.training.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
+from ddpsim.scenarios.training.parallel import Parallel
+from ddpsim.scenarios.training.training import (
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    Rule,
+    Training,
+)
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.structure import Row, Structure
 
 PLAINEST_FIRST = (
     "linear",
@@ -27,10 +36,6 @@ PLAINEST_FIRST = (
 )
 """The networks, in the order in which one is easier to look through than the next."""
 
-_NETWORK = 1000
-_OPTION = 100
-"""How much a plainer network, and an option less, weigh against the numbers in options and the rows of a batch."""
-
 
 class Declared(NamedTuple):
     """A training, how many ranks train, and what strikes them."""
@@ -45,16 +50,54 @@ class Declared(NamedTuple):
         return tuple(self.training.count(rank) for rank in range(self.world_size))
 
 
+FEATURES = (
+    "join",
+    "averages_buffers",
+    "reduces_loss",
+    "optimizer",
+    "seed",
+    "dtype",
+    "wrapper",
+    "parallel",
+    "mixed_precision",
+    "recomputes",
+    "clip_norm",
+    "engine_options",
+)
+"""Fields that are plain or not."""
+
+
+def _defaults(plain: object, *names: str) -> dict[str, Row]:
+    return {name: (getattr(plain, name),) for name in names}
+
+
+STRUCTURE = Structure(
+    {
+        Declared: {"training": (), "faults": ()},
+        Training: {
+            **{"networks": (), "iterations": 0, "rows": 1, "exceptions": (), "accumulation": 1},
+            "communication_hook": (None, CommunicationHook.ALLREDUCE),
+            **_defaults(Training(), *FEATURES),
+        },
+        NetworkChoice: {"name": PLAINEST_FIRST, "options": 1},
+        Rule: {"start": 0, "step": 0, "cycle": (None,)},
+        Exceptional: _defaults(Exceptional(), "uses", "action", "iterations", "ranks"),
+        JoinTerms: _defaults(JoinTerms(), *JoinTerms.__struct_fields__),
+        OptimizerChoice: _defaults(OptimizerChoice(), *OptimizerChoice.__struct_fields__),
+        Parallel: _defaults(Parallel(), "schedule", "micro_batches"),
+    }
+)
+
+
 def size_of(declared: Declared) -> Size:
     """The size of a declared training; its schedule is none of it."""
     training = declared.training
-    exceptions = sum(map(_exception_weight, training.exceptions))
     return Size(
         ranks=declared.world_size,
         steps=sum(declared.counts),
-        calls=len(training.networks) + len(declared.faults) + exceptions + _features(training),
-        shapes=_rows(declared) + sum(map(_network_weight, training.networks)),
-        options=_options(training),
+        calls=len(training.networks) + len(declared.faults) + sum(map(_exception_weight, training.exceptions)),
+        shapes=STRUCTURE.numbers(declared),
+        options=STRUCTURE.words(declared),
     )
 
 
@@ -63,59 +106,3 @@ def _exception_weight(exception: Exceptional) -> int:
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
     return sum(len(each or ()) for each in named) + sum(each is not None for each in said)
-
-
-def _features(training: Training) -> int:
-    """What else communicates, or changes what is communicated."""
-    has = (
-        training.join is not None,
-        training.communication_hook is not None,
-        training.averages_buffers,
-        training.reduces_loss,
-        training.optimizer.is_sharded,
-        training.wrapper is not Wrapper.DDP,
-        training.parallel is not None,
-        training.accumulation > 1,
-        training.mixed_precision is not None,
-        training.recomputes,
-        training.clip_norm is not None,
-    )
-    return sum(has)
-
-
-def _rows(declared: Declared) -> int:
-    rows = declared.training.rows
-    return rows * declared.world_size if isinstance(rows, int) else sum(rows) + 1
-
-
-def _network_weight(choice: NetworkChoice) -> int:
-    numbers = sum(map(_number, choice.options.values()))
-    return PLAINEST_FIRST.index(choice.name) * _NETWORK + len(choice.options) * _OPTION + numbers
-
-
-def _number(value: object) -> int:
-    """How large an option is."""
-    if isinstance(value, tuple):
-        return sum(map(_number, value)) + len(value)
-    return value if isinstance(value, int) else 1
-
-
-def _options(training: Training) -> int:
-    """How many words are said that need not be."""
-    plain = Training()
-    said = (
-        isinstance(training.iterations, tuple),
-        isinstance(training.iterations, Rule) and training.iterations.step != 0,
-        isinstance(training.iterations, Rule) and training.iterations.cycle is not None,
-        training.join is not None and training.join != JoinTerms(),
-        training.communication_hook not in (None, CommunicationHook.ALLREDUCE),
-        training.optimizer.name is not plain.optimizer.name,
-        training.optimizer.learning_rate != plain.optimizer.learning_rate,
-        training.optimizer.momentum != plain.optimizer.momentum,
-        training.dtype != plain.dtype,
-        training.seed != plain.seed,
-        training.accumulation > 2,
-        training.parallel is not None and training.parallel.schedule is not Parallel().schedule,
-        training.parallel is not None and training.parallel.micro_batches is not None,
-    )
-    return sum(said) + len(training.engine_options)

@@ -13,7 +13,7 @@ from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate, key_of, pass
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
 from ddpsim.simulator.shrinking.schedule_passes import stripped
@@ -73,7 +73,7 @@ def _shrunk(
 ) -> ShrunkScenario:
     chosen = replace(own, engine=own.engine_named(engine))
     failure = run_scenario(chosen)
-    if isinstance(chosen.program, Program):  # it may have started its ranks itself, as many as it says
+    if isinstance(chosen.program, Script):  # it may have started its ranks itself, as many as it says
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
     same = SameWay(

@@ -1,49 +1,32 @@
-"""All passes that make a declared training simpler: on fewer ranks, in fewer iterations, with less that is said."""
+"""All passes that make a declared training simpler, in the order in which they run.
+
+Most are those of any structure. What is left here is what a structure does not show: ranks and iterations are numbers
+that exceptions and faults name, what is said rank by rank may be said once, and a mesh has to fill its world.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from msgspec import structs
 
-from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, Declared
-from ddpsim.scenarios.fuzzing.shrinking.training_ranks import fewer_ranks, smaller_mesh, two_or_three_ranks
-from ddpsim.scenarios.training.models import outline
+from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, Declared
+from ddpsim.scenarios.training.models import OptionError, outline
 from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import (
-    CommunicationHook,
     Exceptional,
-    JoinTerms,
     NetworkChoice,
-    OptimizerChoice,
-    Options,
     Rule,
     Training,
 )
-from ddpsim.simulator.shrinking.blocks import blocks, smaller_numbers, with_one_simpler, without_a_block
-
-Named = TypeVar("Named")
-
-_PLAIN = Training()
-_FEATURES = (
-    "join",
-    "communication_hook",
-    "averages_buffers",
-    "reduces_loss",
-    "optimizer",
-    "seed",
-    "dtype",
-    "wrapper",
-    "parallel",
-    "accumulation",
-    "mixed_precision",
-    "recomputes",
-    "clip_norm",
+from ddpsim.simulator.shrinking.blocks import (
+    blocks,
+    fewer_of,
+    smaller_numbers,
+    with_one_simpler,
 )
-"""Fields that are plain or not, each whatever the others are."""
 
 
 def _with(declared: Declared, **fields: object) -> Declared:
@@ -51,7 +34,70 @@ def _with(declared: Declared, **fields: object) -> Declared:
     return declared._replace(training=changed)
 
 
-# --- iterations -------------------------------------------------------------------------------------------------------
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def fewer_ranks(declared: Declared) -> Iterator[Declared]:
+    """Without a block of ranks, and what is said of them; of few ranks, only two or three."""
+    if declared.training.parallel is None:
+        yield from (each for kept in fewer_of(range(declared.world_size)) if kept for each in _of(kept, declared))
+
+
+def smaller_mesh(declared: Declared) -> Iterator[Declared]:
+    """With one place, or half of the places, along a dimension of its mesh."""
+    mesh = declared.training.parallel
+    if mesh is None:
+        return
+    for name, size in mesh.dimensions.items():
+        for less in dict.fromkeys((1, size // 2)) if size > 1 else ():
+            smaller = _with_place(mesh, name, less)
+            kept = [rank for rank in range(declared.world_size) if mesh.coordinates(rank)[name] < less]
+            for each in _of(kept, declared):
+                yield each._replace(training=replace(each.training, parallel=smaller))
+
+
+def _with_place(mesh: Parallel, name: str, size: int) -> Parallel:
+    """The mesh with that size along a dimension; what then says nothing is left out."""
+    smaller = structs.replace(mesh, **{name: size})
+    if smaller.pp == 1:
+        smaller = structs.replace(smaller, schedule=Parallel().schedule, micro_batches=None)
+    if smaller.dp_replicate == 1:
+        smaller = structs.replace(smaller, dp=smaller.data_size, dp_shard=1)
+    return smaller
+
+
+def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
+    """The training of some ranks: a rule for the iterations stays as it is, or becomes what these ranks had."""
+    number = {rank: index for index, rank in enumerate(kept)}
+    training = _training_of(number, declared.training)
+    faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
+    counts = tuple(declared.counts[rank] for rank in kept)
+    yield Declared(training, len(kept), faults)
+    if isinstance(training.iterations, Rule):
+        yield Declared(replace(training, iterations=counts), len(kept), faults)
+
+
+def _training_of(number: dict[int, int], training: Training) -> Training:
+    iterations, rows = training.iterations, training.rows
+    return replace(
+        training,
+        iterations=iterations if isinstance(iterations, Rule) else tuple(iterations[rank] for rank in number),
+        rows=rows if isinstance(rows, int) else tuple(rows[rank] for rank in number),
+        exceptions=tuple(_renumbered(each, number) for each in training.exceptions if _is_about(each, number)),
+    )
+
+
+def _is_about(exception: Exceptional, ranks: Collection[int]) -> bool:
+    return exception.ranks is None or any(rank in ranks for rank in exception.ranks)
+
+
+def _renumbered(exception: Exceptional, number: dict[int, int]) -> Exceptional:
+    if exception.ranks is None:
+        return exception
+    return structs.replace(exception, ranks=tuple(number[rank] for rank in exception.ranks if rank in number))
+
+
+# --- iterations ---
 
 
 def fewer_iterations(declared: Declared) -> Iterator[Declared]:
@@ -73,16 +119,6 @@ def fewer_on_one_rank(declared: Declared) -> Iterator[Declared]:
         yield _with(declared, iterations=counts)
 
 
-def plainer_rule(declared: Declared) -> Iterator[Declared]:
-    """With one number for all ranks, or a rule of fewer words."""
-    counts, rule = declared.counts, declared.training.iterations
-    rules = [Rule(counts[0])] if len(set(counts)) == 1 else []
-    if isinstance(rule, Rule):
-        rules += [Rule(rule.start), structs.replace(rule, cycle=None), structs.replace(rule, start=0)]
-        rules += [structs.replace(rule, step=step) for step in (1, -1)]
-    yield from (_with(declared, iterations=each) for each in rules)
-
-
 def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
     """The exception where it is when iterations are gone; nothing if it is about those only."""
     if exception.iterations is None:
@@ -98,91 +134,44 @@ def _without(count: int, gone: range) -> int:
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
 
 
-# --- exceptions and faults --------------------------------------------------------------------------------------------
+# --- what is said of all ranks ----------------------------------------------------------------------------------------
 
 
-def fewer_exceptions(declared: Declared) -> Iterator[Declared]:
-    """Without a block of them; with one that says less."""
-    exceptions = declared.training.exceptions
-    for fewer in (*without_a_block(exceptions), *with_one_simpler(exceptions, _simpler)):
-        yield _with(declared, exceptions=fewer)
+def plainest(declared: Declared) -> Iterator[Declared]:
+    """With nothing but networks, iterations, rows and exceptions."""
+    yield _with(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
-def _simpler(exception: Exceptional) -> Iterator[Exceptional]:
-    """With one thing less said; of all iterations, of one or without one; so for ranks; without a branch."""
-    if exception.action is not None and exception.uses is not None:
-        yield structs.replace(exception, uses=None)
-        yield structs.replace(exception, action=None)
-    for iterations in (None, *_fewer(exception.iterations)):
-        yield structs.replace(exception, iterations=iterations)
-    for ranks in (None, *_fewer(exception.ranks)):
-        yield structs.replace(exception, ranks=ranks)
-    for uses in (*_fewer(exception.uses), ()) if exception.uses is not None else ():
-        yield structs.replace(exception, uses=uses)
+def one_for_all(declared: Declared) -> Iterator[Declared]:
+    """With one number of rows, or of iterations, for all ranks."""
+    training, counts = declared.training, declared.counts
+    if not isinstance(training.rows, int):
+        yield from (_with(declared, rows=rows) for rows in (1, min(training.rows)))
+    if len(set(counts)) == 1:
+        yield _with(declared, iterations=Rule(counts[0]))
+    if isinstance(training.iterations, Rule):
+        yield _with(declared, iterations=Rule(training.iterations.start))
 
 
-def _fewer(named: tuple[Named, ...] | None) -> Iterator[tuple[Named, ...]]:
-    """One of them alone, or all but one."""
-    for each in named or ():
-        yield (each,)
-        if len(named or ()) > 1:
-            yield tuple(other for other in named or () if other != each)
-
-
-def fewer_faults(declared: Declared) -> Iterator[Declared]:
-    """Without a block of what strikes the ranks."""
-    return (declared._replace(faults=left) for left in without_a_block(declared.faults))
-
-
-# --- networks and rows ------------------------------------------------------------------------------------------------
-
-
-def fewer_networks(declared: Declared) -> Iterator[Declared]:
-    """Without a block of networks."""
-    yield from (_with_networks(declared, left) for left in without_a_block(declared.training.networks) if left)
-
-
-def plainer_networks(declared: Declared) -> Iterator[Declared]:
-    """With a plainer network in place of one, the plainest first; or the same of a smaller size."""
-    for networks in with_one_simpler(declared.training.networks, _plainer_network):
-        yield _with_networks(declared, networks)
-
-
-def _plainer_network(choice: NetworkChoice) -> Iterator[NetworkChoice]:
-    yield from (NetworkChoice(name) for name in PLAINEST_FIRST[: PLAINEST_FIRST.index(choice.name)])
-    yield from (NetworkChoice(choice.name, fewer) for fewer in _fewer_options(choice.options))
-    for key, value in choice.options.items():
-        yield from (NetworkChoice(choice.name, {**choice.options, key: less}) for less in _smaller(value))
-
-
-def _fewer_options(options: Options) -> Iterator[Options]:
-    yield from map(dict, without_a_block(tuple(options.items())))
-
-
-def _smaller(value: object) -> Iterator[object]:
-    if isinstance(value, tuple):
-        yield from (value[:index] + value[index + 1 :] for index in range(len(value)))
-        yield from with_one_simpler(value, _smaller)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        yield from smaller_numbers(value)
-
-
-def fewer_rows(declared: Declared) -> Iterator[Declared]:
-    """With batches of one row, of half as many rows, of one row less; all alike before one by one."""
-    rows = declared.training.rows
-    least = rows if isinstance(rows, int) else min(rows)
-    for less in (*smaller_numbers(least), least):
-        yield _with(declared, rows=less)
-    for fewer in () if isinstance(rows, int) else with_one_simpler(rows, smaller_numbers):
-        yield _with(declared, rows=fewer)
-
-
-def _with_networks(declared: Declared, networks: tuple[NetworkChoice, ...]) -> Declared:
-    """With other networks; of branches that there are no more nothing is said."""
+def _repaired(declared: Declared) -> Declared:
+    """Without options of another network, branches that there are no more, and exceptions that say nothing."""
+    networks = tuple(map(_with_its_options, declared.training.networks))
     branches = {branch for choice in networks for branch in outline(choice.name, choice.options).branches}
-    exceptions = tuple(_of_branches(each, branches) for each in declared.training.exceptions)
-    said = tuple(each for each in exceptions if each.action is not None or each.uses is not None)
-    return _with(declared, networks=networks, exceptions=said)
+    exceptions = (_of_branches(each, branches) for each in declared.training.exceptions)
+    return _with(declared, networks=networks, exceptions=tuple(filter(_says_something, exceptions)))
+
+
+def _says_something(exception: Exceptional) -> bool:
+    is_of_any = exception.ranks != () and exception.iterations != ()
+    return is_of_any and (exception.action is not None or exception.uses is not None)
+
+
+def _with_its_options(choice: NetworkChoice) -> NetworkChoice:
+    try:
+        outline(choice.name, choice.options)
+    except OptionError:
+        return NetworkChoice(choice.name)
+    return choice
 
 
 def _of_branches(exception: Exceptional, branches: set[str]) -> Exceptional:
@@ -192,54 +181,28 @@ def _of_branches(exception: Exceptional, branches: set[str]) -> Exceptional:
     return structs.replace(exception, uses=uses if branches else None)
 
 
-# --- what is plain or not ---------------------------------------------------------------------------------------------
+def _sensible(shrink_pass: Callable[[Declared], Iterator[Declared]]) -> Callable[[Declared], Iterator[Declared]]:
+    """What a pass gives, repaired, and without what says too much or too little for its world."""
+
+    def sensible(declared: Declared) -> Iterator[Declared]:
+        for simpler in shrink_pass(declared):
+            training = simpler.training
+            said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))
+            if training.networks and all(len(each) == simpler.world_size for each in said):
+                yield _repaired(simpler)
+
+    return sensible
 
 
-def plainest(declared: Declared) -> Iterator[Declared]:
-    """With nothing but networks, iterations and exceptions; then without a block of the engine's options."""
-    yield _with(declared, engine_options={}, **{field: getattr(_PLAIN, field) for field in _FEATURES})
-    for options in _fewer_options(declared.training.engine_options):
-        yield _with(declared, engine_options=options)
-
-
-def plainer(declared: Declared) -> Iterator[Declared]:
-    """With one thing plain."""
-    training, optimizer = declared.training, declared.training.optimizer
-    for field in _FEATURES:
-        yield _with(declared, **{field: getattr(_PLAIN, field)})
-    if training.join is not None:
-        yield _with(declared, join=JoinTerms())
-    if training.communication_hook is not None:
-        yield _with(declared, communication_hook=CommunicationHook.ALLREDUCE)
-    for field in ("is_sharded", "momentum", "learning_rate", "name"):
-        simpler = structs.replace(optimizer, **{field: getattr(_PLAIN.optimizer, field)})
-        yield _with(declared, optimizer=simpler)
-    yield _with(declared, optimizer=OptimizerChoice(is_sharded=optimizer.is_sharded))
-
-
-def plainer_pipeline(declared: Declared) -> Iterator[Declared]:
-    """With the plainest schedule, and as many micro-batches as there are stages."""
-    parallel = declared.training.parallel
-    if parallel is None:
-        return
-    for field in ("schedule", "micro_batches"):
-        yield _with(declared, parallel=structs.replace(parallel, **{field: getattr(Parallel(), field)}))
-
-
-PASSES = (
+_PASSES: tuple[Callable[[Declared], Iterator[Declared]], ...] = (
     fewer_ranks,
-    two_or_three_ranks,
     smaller_mesh,
     fewer_iterations,
     fewer_on_one_rank,
     plainest,
-    plainer,
-    fewer_networks,
-    fewer_exceptions,
-    fewer_faults,
-    plainer_networks,
-    fewer_rows,
-    plainer_rule,
-    plainer_pipeline,
+    STRUCTURE.fewer,
+    one_for_all,
+    STRUCTURE.plainer,
 )
-"""In the order in which they run."""
+
+PASSES = tuple(map(_sensible, _PASSES))

@@ -9,47 +9,46 @@ class Arguments:
     """What one call passes (mismatch.*)."""
 
     OTHER_ARGUMENT = about(Argument)(
-        "{who} passed another {field} to the same call",
+        "{who} passed a different {field} to the same call",
         "pass the same {field} on every rank of the group",
     )
     OTHER_WITHOUT_LINES = about(Argument)(
-        "{who} passed another {field} to the same call, or made another call: the records know no lines",
+        "{who} passed a different {field} to the same call, or made another call: the records contain no source lines",
         "pass the same {field} on every rank of the group; if these are two calls, let every rank make both, in one "
         "order",
     )
     OTHER_DTYPE = about(Argument)(
-        "{who} passed another dtype to the same call, as a tensor made of whole numbers, or a model in another "
-        "precision, has",
-        "pass the same dtype on every rank of the group: name it where the tensor is made, "
-        "torch.tensor(..., dtype=torch.float32)",
+        "{who} passed a different dtype to the same call, as happens with a tensor made from integers, or a model in "
+        "another precision",
+        "pass the same dtype on every rank of the group: set it where the tensor is created, torch.tensor(..., "
+        "dtype=torch.float32)",
     )
     OTHER_REDUCTION = about(Argument)(
-        "{who} passed another reduction to the same call; no backend compares them, and parts of the tensor may "
-        "be reduced by either",
+        "{who} passed a different reduction to the same call; no backend compares reductions, and parts of the tensor "
+        "may be reduced by either one",
         "pass the same reduction on every rank of the group",
     )
     OTHER_LAYOUT = about(Argument)(
-        "{who} passed as many elements in another shape; backends move them in memory order and notice nothing, "
-        "so elements are combined that do not belong together",
-        "bring the tensor into one shape on every rank of the group",
+        "{who} passed the same number of elements in another shape; backends move them in memory order and do not "
+        "notice, so unrelated elements are combined",
+        "use one shape for the tensor on every rank of the group",
     )
     OTHER_SHAPE_GATHERED = about(Argument)(
-        "{who} passed another shape to the same call, as a last batch or a filter may leave it",
+        "{who} passed a different shape to the same call, as happens with a last batch or a filter",
         "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
     )
     OTHER_ROOT = about(Argument)(
-        "{who} passed another root to the same call",
+        "{who} passed a different root to the same call",
         "pass the same root on every rank of the group: a global rank as src or dst, a rank within the group as "
         "group_src or group_dst",
     )
     OTHER_DESTINATION = about(Argument)(
-        "{who} passed another root to the same call, and only one rank can have its result",
-        "pass the same root on every rank of the group, or use all_reduce or all_gather where every rank wants the "
-        "result",
+        "{who} passed a different root to the same call, and only one rank can receive its result",
+        "pass the same root on every rank of the group, or use all_reduce or all_gather if every rank needs the result",
     )
     OTHER_SPLITS = about(Ranks)(
-        "the splits of {who} do not fit what the others send or expect",
-        "let input split j of rank i be output split i of rank j, for instance by exchanging the sizes first",
+        "the splits of {who} do not match what the other ranks send or expect",
+        "make input split j of rank i equal to output split i of rank j, for example by exchanging the sizes first",
     )
     PAIRED_BY_ORDER = about(Nothing)(
         "backends pair calls by order and size, not by meaning: these calls move each other's data, and no backend "

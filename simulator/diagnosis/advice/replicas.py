@@ -24,14 +24,14 @@ class Replicas:
         "before its forward, which decides whether the backward reduces",
     )
     BACKWARD_AFTER_REDUCTION = about(Nothing)(
-        "a backward ran when this step's reduction was over, a second one over its graph or another's, and "
-        "its gradients stayed each rank's own",
+        "a backward ran after this step's reduction was complete (a second one over the same graph, or one over "
+        "another graph), and its gradients were not reduced",
         "add the losses up and run one backward, or run each backward before the next forward",
     )
     PARAMETERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its parameters in another order; a wrapper pairs them by position, so values and "
-        "gradients go to those of other names",
-        "register the layers in one order on every rank: sort their names, and iterate over no set",
+        "the model of {who} has its parameters in another order; a wrapper matches them by position, so values and "
+        "gradients go to parameters of other names",
+        "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = about(Fact)(
         "{fact} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
@@ -39,85 +39,86 @@ class Replicas:
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = about(Fact)(
-        "{fact} was not reduced in this step, as some parameter in it got no gradient",
-        "pass find_unused_parameters=True, or let every parameter take part in the loss",
+        "{fact} was not reduced in this step, because a parameter in it got no gradient",
+        "pass find_unused_parameters=True, or let every parameter contribute to the loss",
     )
     STEP_SKIPPED = about(Fact)(
-        "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
+        "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
     STARTED_APART = about(Nothing)(
-        "the parameters differed before the first step already: wrapped with init_sync=False, or loaded or initialised "
-        "after wrapping, not alike on all ranks",
-        "leave init_sync=False out, or seed alike; load or initialise before wrapping, which sends rank 0's, or alike "
-        "on every rank",
+        "the parameters already differed before the first step: the model was wrapped with init_sync=False, or "
+        "parameters were loaded or initialised after wrapping, differently on some ranks",
+        "remove init_sync=False, or use the same seed; load or initialise before wrapping, which sends the values of "
+        "rank 0, or do so identically on every rank",
     )
     CHANGED_BETWEEN_STEPS = about(Nothing)(
-        "the parameters differed before this step already: since the step before they were loaded, averaged or "
-        "changed on some ranks only, or not alike",
-        "change parameters on every rank alike, or broadcast them from the rank that does",
+        "the parameters already differed before this step: after the step before, they were loaded, averaged or "
+        "changed on some ranks only, or differently",
+        "change parameters identically on every rank, or broadcast them from the rank that changes them",
     )
     GRADIENTS_CHANGED = about(Nothing)(
-        "the parameters were equal before this step, and the gradients that it applied were not: some ranks scaled, "
-        "clipped or changed them alone, or a communication hook gave ranks different ones",
-        "share what gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
+        "the parameters were equal before this step, but the gradients that it applied were not: some ranks scaled, "
+        "clipped or changed them alone, or a communication hook gave the ranks different ones",
+        "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     OPTIMIZER_DIFFERS = about(Nothing)(
-        "parameters and gradients were equal before this step, and the optimizer made unequal steps of them: its "
-        "learning rate or its state (such as momentum) differs",
-        "load the optimizer's state on every rank, which no wrapper sends; let a schedule follow a metric that all "
-        "ranks have alike",
+        "parameters and gradients were equal before this step, but the optimizer made unequal steps: its learning rate"
+        " or its state (such as momentum) differs",
+        "load the optimizer's state on every rank, since no wrapper sends it; let a learning-rate schedule follow a "
+        "metric that is equal on all ranks",
     )
     NOTHING_COMPARED = about(Nothing)(
-        "replicas are known by a DistributedDataParallel around them, by an all_reduce of their gradients (each, or "
-        "all of a module in one flat tensor) or of the parameters themselves, which hold what came of it, or as "
-        "DTensors placed as Replicate; nothing of this came up on two ranks",
-        "wrap the model, or leave the check out; whoever takes what there is says replicas-if-any",
+        "ddpsim recognises replicas by a DistributedDataParallel around them, by an all_reduce of their gradients "
+        "(each one, or all of a module in one flat tensor) or of the parameters themselves whose result they then "
+        "hold, or as DTensors placed as Replicate; none of these appeared on two ranks",
+        "wrap the model, or leave the check out; replicas-if-any compares replicas only if there are any",
     )
     CHANGED_BY_HAND = about(Nothing)(
-        "no optimizer of torch's made the step in between: a step written by hand, or by another optimizer, was of "
-        "unequal numbers, or parameters were changed on some ranks only",
-        "step by what all ranks have alike: the averaged gradients, one learning rate, one state",
+        "no torch optimizer made the step in between: a step written by hand, or by another optimizer, used unequal "
+        "numbers, or parameters were changed on some ranks only",
+        "compute the step from values that are equal on all ranks: the averaged gradients, one learning rate, one "
+        "state",
     )
     CHANGED_LAST = about(Nothing)(
-        "the parameters were equal when they were compared last, and changed once more: by a last step, by a state "
-        "that was loaded, or by hand, not alike on all ranks",
-        "change parameters on every rank alike, or change a copy of the model where only one rank needs it",
+        "the parameters were equal at the last comparison, and were changed once more, differently on some ranks: by a"
+        " last step, by a loaded state, or by hand",
+        "change parameters identically on every rank, or change a copy of the model if only one rank needs the change",
     )
     REPLICATED_DTENSORS_DIFFER = about(Nothing)(
-        "the mesh has this DTensor as replicated along the group, and its ranks have other values: a gradient of which "
-        "each has a part was taken for a replicated one, or they began with other values",
-        "place such a gradient as Partial(), or reduce it, before the optimizer steps; make the weights by "
+        "the mesh declares this DTensor replicated along the group, and its ranks hold different values: a gradient of"
+        " which each rank has a part was treated as replicated, or the initial values differed",
+        "place such a gradient as Partial(), or reduce it, before the optimizer steps; create the weights by "
         "distribute_tensor, which sends those of one rank, or from one seed",
     )
     NOT_REDUCED_BESIDE = about(Nothing)(
-        "the mesh has this dimension for data parallelism, the DTensors lie on its other dimensions only, and nothing "
-        "makes the gradients or the parameters equal along it",
+        "this mesh dimension is for data parallelism, the DTensors use only its other dimensions, and nothing makes "
+        "gradients or parameters equal along it",
         "shard or replicate along it too (fully_shard(model, mesh=mesh[...]), a wrapper), or all_reduce the local "
         "gradients on its group before the optimizer steps",
     )
     APART_BY_HAND = about(Nothing)(
-        "the program reduces the gradients itself, and the models started apart, or their steps were of unequal "
+        "the program reduces the gradients itself, and either the initial models differed or their steps used unequal "
         "numbers: nothing else makes replicas equal",
-        "broadcast the parameters of one rank before the first step, reduce every gradient, and step alike",
+        "broadcast the parameters of one rank before the first step, reduce every gradient, and make identical steps",
     )
     AVERAGED_BY_HAND = about(Nothing)(
-        "the program averages the parameters itself, and the ranks made different ones of the same sum",
-        "divide by the number of ranks on each of them, and write the average back everywhere",
+        "the program averages the parameters itself, and the ranks computed different averages from the same sum",
+        "divide by the number of ranks on each rank, and write the average back everywhere",
     )
     GRADIENTS_DIFFER = about(Nothing)(
-        "a synchronised backward leaves all ranks with the same gradients: some were changed since, or a hook on a "
-        "parameter changed them",
-        "share what gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
+        "a synchronised backward leaves all ranks with the same gradients: some were changed afterwards, or a hook on "
+        "a parameter changed them",
+        "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     BUFFERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its buffers under other names or in another order; a wrapper pairs them by position, "
-        "so values go to those of other names",
-        "register buffers in one order on every rank: sort their names, and iterate over no set",
+        "the model of {who} has its buffers under other names or in another order; a wrapper matches them by position,"
+        " so values go to buffers of other names",
+        "register buffers in one order on every rank: sort their names, and do not iterate over a set",
     )
     BUFFERS_IN_EVALUATION = about(Nothing)(
         "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
-        "evaluate through the wrapper, or broadcast those of one rank or average them first",
+        "evaluate through the wrapper, or first broadcast the buffers of one rank or average them",
     )
     BUFFER_HOOK_DIFFERS = about(Nothing)(
         "the buffer hook did not leave all ranks with the same values",
@@ -125,71 +126,74 @@ class Replicas:
     )
     BUFFERS_NOT_SYNCHRONISED = about(Nothing)(
         "the buffers differed when training began, and nothing synchronises them",
-        "leave broadcast_buffers=False out, or broadcast them by hand",
+        "remove broadcast_buffers=False, or broadcast them by hand",
     )
 
     # --- what differs from plain training (divergence.*) --------------------------------------------------------------
 
     SCALED = about(Fact)(
-        "every element of all that differs is {fact} times what plain training gives: a loss or a hook scales or "
-        "divides once too often or not at all, or the sum is divided by another number of ranks",
-        "the wrapper divides by the world size: multiply the loss by it where it is one loss over what all ranks "
-        "gathered, and let a hook that sums divide",
+        "every element that differs is {fact} times its value in plain training: a loss or a hook scales or divides "
+        "once too often or not at all, or the sum is divided by another number of ranks",
+        "the wrapper divides by the world size: multiply the loss by it if the loss covers the samples gathered from "
+        "all ranks, and divide in a hook that sums",
     )
     JOINED_STEPPED = about(Ranks)(
-        "{who} ran out of input, and torch's join makes up for the calls of a joinable such as a sharded optimizer, "
-        "but brings no averaged gradients: a rank that has joined updates its shard with those of its own last batch",
-        "use an optimizer that is whole on every rank inside a join, or give every rank as many batches",
+        "{who} ran out of input; torch's join repeats the calls of a joinable such as a sharded optimizer, but "
+        "provides no averaged gradients: a rank that has joined updates its shard with the gradients of its own last "
+        "batch",
+        "inside a join, use an optimizer that is whole on every rank, or give every rank the same number of batches",
     )
     JOINED_WITH_USED_MAP = about(Ranks)(
-        "{who} ran out of input, and torch's join sends an old map of used parameters there: those that nobody "
-        "uses get gradients of zero in place of none, and momentum or decay moves them",
-        "leave the join out, and let every rank make every step, with a loss weighted by zero where it has no input",
+        "{who} ran out of input, and torch's join sends an old map of used parameters there: parameters that no rank "
+        "uses get gradients of zero instead of none, and momentum or decay changes them",
+        "do not use the join; let every rank make every step, with a loss weight of zero where it has no input",
     )
     JOINED_WITH_BUFFERS = about(Ranks)(
-        "{who} ran out of input, and torch's join calls the buffer hook there as well, with buffers that stand still",
-        "let the hook weigh a rank by zero once its loop is over",
+        "{who} ran out of input, and torch's join still calls the buffer hook there, with buffers that no longer "
+        "change",
+        "let the hook give a rank the weight zero after its loop has ended",
     )
     JOINED_DIVISOR = about(Ranks)(
-        "{who} ran out of input, and the average is over other ranks than in plain training: a communication hook, "
-        "and every model of a join but the first, divide by the world size, whatever divide_by_initial_world_size says",
-        "choose divide_by_initial_world_size as plain training weighs ranks, use no communication hook (or one that "
-        "divides so itself), and give each model a join of its own",
+        "{who} ran out of input, and the average is over other ranks than in plain training: a communication hook, and"
+        " every model of a join except the first, divide by the world size, regardless of divide_by_initial_world_size",
+        "set divide_by_initial_world_size to match how plain training weighs ranks, use no communication hook (or one "
+        "that divides that way), and give each model a join of its own",
     )
     OTHER_COUNT = about(Nothing)(
-        "what the ranks put together is not what one process counts: a sampler repeats samples so that shares are "
-        "even, or means over unequal numbers of samples are averaged",
-        "gather what each sample gives, in the sampler's order, and cut off what comes after the last one; add up sums "
-        "and counts, and divide at the end",
+        "what the ranks combine is not what one process counts: a sampler repeats samples to make shares equal, or "
+        "means over unequal numbers of samples are averaged",
+        "gather a value for each sample, in the sampler's order, and drop those after the last sample; add up sums and"
+        " counts, and divide at the end",
     )
     OTHER_THAN_PLAIN_TRAINING = about(Nothing)(
-        "the ranks do not train on what one process would on all their batches: samples are seen twice or never, or "
-        "means over unequal numbers of samples are averaged as if they were equal",
-        "shuffle with the same seed on every rank before sharing out, cut off what a sampler repeats, and weigh each "
-        "rank's loss by its samples",
+        "the ranks together do not train on what one process would train on with all their batches: samples are seen "
+        "twice or never, or means over unequal numbers of samples are averaged as if they were equal",
+        "shuffle with the same seed on every rank before the data is split, drop what a sampler repeats, and weigh "
+        "each rank's loss by its number of samples",
     )
     REDUCED_BY_HAND = about(Nothing)(
-        "what the ranks reduce by hand is not what one process computes: reductions meet by their order and size, so "
-        "gradients of different parameters may be added, and nothing divides by the ranks or weighs their samples",
-        "reduce in the order of the parameters, not in that in which gradients come, and divide by what plain training "
-        "divides by",
+        "what the ranks reduce by hand is not what one process computes: reductions are matched by order and size, so "
+        "gradients of different parameters may be added, and nothing divides by the number of ranks or weighs their "
+        "samples",
+        "reduce in the order of the parameters, not in the order in which gradients arrive, and divide by the same "
+        "number as plain training",
     )
     OTHER_ON_SOME_RANKS = about(Ranks)(
-        "what {who} received or computed is not what plain training gives, though no calls that met disagree",
-        "look at what no wrapper makes equal: modules outside of it (broadcast them, or seed alike), the order of "
-        "messages, the root of a broadcast, changes of one rank",
+        "what {who} received or computed differs from plain training, although no calls that met disagree",
+        "look at what no wrapper makes equal: modules outside of it (broadcast them, or use the same seed), the order "
+        "of messages, the root of a broadcast, changes on one rank",
     )
     NO_NUMBER = about(Nothing)(
-        "a loss or gradient that is no number came up on some rank, and averaging hands it to all",
-        "leave such a batch out on all ranks alike, by an all_reduce(MAX) of isnan(loss); drop batches that are empty",
+        "a loss or gradient was NaN or infinite on some rank, and averaging spreads it to all ranks",
+        "leave such a batch out on all ranks, by an all_reduce(MAX) of isnan(loss); drop empty batches",
     )
 
     # --- what cannot be repeated (nondeterminism) ---------------------------------------------------------------------
 
     RUNS_DIFFER = about(Ranks)(
-        "{who} did something else under the same schedule, by what a run leaves behind for the next (a counter or "
-        "cache of a module or class, a file), by the order of a set or of id(), or by a clock or generator that the "
-        "operating system keeps",
-        "make such state inside the program, sort before looping over a set, and seed every generator; then run it "
-        "with check_determinism=True again",
+        "{who} behaved differently under the same schedule; causes are state that one run leaves for the next (a "
+        "counter or cache of a module or class, a file), the order of a set or of id(), or a clock or generator of the"
+        " operating system",
+        "create such state inside the program, sort before iterating over a set, and seed every generator; then run it"
+        " with check_determinism=True again",
     )

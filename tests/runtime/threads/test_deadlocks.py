@@ -46,7 +46,7 @@ def test_locks_in_other_order_are_a_cycle_within_the_rank():
     assert lines[3].endswith('held by thread "one"')
     assert '  cycle   thread "one" -> thread "two" -> thread "one"' in lines
     assert any("lock order inversion" in line for line in lines)
-    assert "  try     take the locks in one order everywhere, or one lock in their place" in lines
+    assert "  try     take the locks in one order everywhere, or use one lock instead" in lines
     assert "test_deadlocks.py" in str(result)
 
 

@@ -332,7 +332,7 @@ def test_a_fault_strikes_in_the_thread_that_makes_the_call(told):
     result = simulate(program, 2, faults=[Crash(1, before_call=0)])
     assert codes(result) == [("deadlock.missing_rank", (1,)), ("hazard.thread_error", (1,))]
     assert told == [("caller", "InjectedCrashError")]
-    assert "  cause   the fault plan lets rank 1 crash here" in str(result.findings[1]).splitlines()
+    assert "  cause   the fault plan crashes rank 1 here" in str(result.findings[1]).splitlines()
 
 
 @pytest.mark.parametrize(("fault", "names"), [(Crash(1, 1), ["InjectedCrashError"]), (EarlyReturn(1, 1), [])])

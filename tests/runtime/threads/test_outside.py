@@ -24,7 +24,7 @@ from tests.kit.rank_threads import start
 EarlyLock = threading.Lock
 EARLY_QUEUE = queue.Queue()
 EARLY_SIMPLE_QUEUE = queue.SimpleQueue()
-BLOCKED_AT_LOCK = "made before the run or in an import, by a name bound before the run"
+BLOCKED_AT_LOCK = "made before the run or during an import, through a name bound before the run"
 
 PLACES = [
     (threading.Thread, "start"),

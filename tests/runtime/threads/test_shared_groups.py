@@ -61,20 +61,25 @@ def in_a_pool(rank):
 @pytest.mark.parametrize(
     ("program", "code", "threads", "cause"),
     [
-        (under_one_name, "mismatch.shape", ["worker"] * 3, "rank 1 passed another shape to the same call"),
+        (under_one_name, "mismatch.shape", ["worker"] * 3, "rank 1 passed a different shape to the same call"),
         (
             under_a_name_of_the_rank,
             "mismatch.shape",
             ["comm-rank0", "comm-rank1", "comm-rank2"],
-            "rank 1 passed another shape to the same call",
+            "rank 1 passed a different shape to the same call",
         ),
         (
             under_a_number,
             "mismatch.shape",
             ["Thread-2 (<lambda>)", "Thread-1 (<lambda>)", "Thread-1 (<lambda>)"],
-            "rank 1 passed another shape to the same call",
+            "rank 1 passed a different shape to the same call",
         ),
-        (in_a_pool, "mismatch.root", ["io-0_0", "io-1_0", "io-2_0"], "each rank passed another root to the same call"),
+        (
+            in_a_pool,
+            "mismatch.root",
+            ["io-0_0", "io-1_0", "io-2_0"],
+            "each rank passed a different root to the same call",
+        ),
     ],
 )
 def test_what_threads_are_called_is_not_the_cause(program, code, threads, cause):

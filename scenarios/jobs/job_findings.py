@@ -1,0 +1,143 @@
+"""What the ranks' reports come to, as findings.
+
+Free-running processes show less than a simulation: who raised, who died, and who hangs where. Why they hang, the
+simulator says, which sees every call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from ddpsim import Code, Finding
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.explain import shortened
+from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
+from ddpsim.simulator.wording import Line, rank_list
+
+_LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
+"""What gloo raises on the others when a process is gone."""
+
+
+def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
+    """All findings, what led to the others first. `command` simulates the same program."""
+    died = [report for report in reports if report.ending is RankEnding.DIED]
+    raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
+    lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
+    is_clear = bool(died) or len(lost) < len(raised)
+    victims = lost if is_clear else []
+    found = [*_deaths(died, victims, command), *_errors([each for each in raised if each not in victims])]
+    if any(report.ending is RankEnding.HUNG for report in reports):
+        found.append(_hang(reports, command))
+    if victims and not died:
+        found += _errors(victims)
+    return tuple(found)
+
+
+def _deaths(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
+    by_death = sorted(died, key=lambda report: (report.death, report.rank))
+    return [_death(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)]
+
+
+def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:
+    ranks = tuple(report.rank for report in died)
+    process = "process" if len(ranks) == 1 else "processes"
+    summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
+    lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
+    for report in died:
+        lines += _last_moment(report)
+    if victims:
+        lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
+    lines += _cause_of(died[0]).lines(command)
+    return Finding(Code.RANK_ERROR, ranks, summary, tuple(lines))
+
+
+def _last_moment(died: RankReport) -> list[str]:
+    """Where it was, and what it wrote."""
+    position = died.position
+    where = f" at {position.site} in {position.site.function}" if position and position.site else ""
+    lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
+    lines += [f"    {line}" for line in died.last_words]
+    return lines + (_stack(position) if position else [])
+
+
+def _cause_of(died: RankReport) -> Advice[[str]]:
+    known = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
+    return known.get(died.death, Cause.PROCESS_CRASHED)
+
+
+def _errors(raised: Iterable[RankReport]) -> list[Finding]:
+    """The same error at the same line once for all, in the order in which they came."""
+    alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
+    for report in raised:
+        if report.error is not None:
+            alike.setdefault((kind(report.error.line), report.error.site), {})[report.rank] = report.error
+    lines = {rank: error.line for errors in alike.values() for rank, error in errors.items()}
+    return [
+        rank_error(
+            {rank: error.line for rank, error in errors.items()},
+            site,
+            next(iter(errors.values())).traceback,
+            {rank: error.unused for rank, error in errors.items() if error.unused},
+            ran_out(lines),
+        )
+        for (_, site), errors in alike.items()
+    ]
+
+
+# --- hangs ------------------------------------------------------------------------------------------------------------
+
+
+def _hang(reports: Sequence[RankReport], command: str) -> Finding:
+    positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
+    stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
+    seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
+    summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
+    lines: list[str | Line] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
+    for report in reports:
+        lines += _block(report)
+    lines += Cause.PROCESSES_HANG.lines(fact=command)
+    sites = tuple(each.site for each in positions.values() if each.site is not None)
+    return Finding(Code.STUCK, stuck, summary, tuple(lines), tuple(dict.fromkeys(sites)))
+
+
+_LONG = 1e9
+"""Seconds; a rank that does not answer has stood still for longer than anybody knows."""
+
+
+def _block(report: RankReport) -> list[str]:
+    """What one rank was at: the line of the user's program first."""
+    if report.ending is not RankEnding.HUNG or report.position is None:
+        return [f"  rank {report.rank}  {_ending(report)}"]
+    return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
+
+
+def _ending(report: RankReport) -> str:
+    if report.ending is RankEnding.DIED:
+        return f"died: {report.death}"
+    return f"raised {shortened(report.error.line, 90)}" if report.error else "returned"
+
+
+def _head(position: Position) -> str:
+    if position.idle_seconds > _LONG:
+        return position.stack
+    where = "in no line of the program" if position.site is None else f"at {position.site} in {position.site.function}"
+    return f"{where}, for {position.idle_seconds:.1f} s"
+
+
+def _calls(position: Position) -> list[str]:
+    if position.idle_seconds > _LONG:
+        return []
+    if not position.calls:
+        return ["    last calls  none recorded (messages between two ranks are not)"]
+    first, *others = position.calls
+    return [f"    last calls  {first}", *(f"                {call}" for call in others)]
+
+
+def _stack(position: Position) -> list[str]:
+    if position.idle_seconds > _LONG or not position.stack:
+        return []
+    return ["    stack", *(f"    {line}" for line in position.stack.rstrip().splitlines())]

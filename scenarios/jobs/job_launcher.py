@@ -1,0 +1,243 @@
+"""Starting the processes of a run by torch's own launcher, and leaving nothing behind.
+
+Note [Forkserver]. A process that imports torch by itself takes seconds. So processes are forked from a server of
+multiprocessing's that has imported it, and are ready in a few milliseconds. It belongs to the whole process, may have
+been running before, and is stopped by whoever started it. Forks share the hash seed of their server, so ranks that
+start unlike come in turn from it and from a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from ddpsim import UsageError
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, own_cache, variable
+from ddpsim.scenarios.jobs.supervisor import supervise
+from ddpsim.simulator.launching.script import start_of_programs
+
+_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
+"""torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""What torch's launcher handles."""
+_QUIET = ("torch.distributed", "torch.multiprocessing")
+
+_SECOND: Any = forkserver.ForkServer()
+"""It belongs to the process, as multiprocessing's own does."""
+
+
+def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
+    """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
+    with standing_by(alike=job.alike), _forked_in_turns(alike=job.alike):
+        came_to = _launch(job, world_size)
+        if isinstance(came_to, str):
+            raise UsageError(came_to)
+        if came_to is signal.SIGINT:
+            raise KeyboardInterrupt
+        if isinstance(came_to, signal.Signals):
+            raise SystemExit(128 + came_to)
+    return came_to
+
+
+def _launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
+    """The reports; or the signal that ended the run early, or why the processes could not be started.
+
+    No exception of the launcher's leaves this function: its traceback would keep semaphores of multiprocessing's alive
+    for longer than the process that looks after them.
+    """
+    folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
+    with _as_before(), folders as folder:
+        try:
+            returned = elastic_launch(_config(world_size, folder), supervise)(job, folder)
+        except SignalException as error:
+            return error.sigval
+        except ChildFailedError as error:
+            return _failure_text(error)
+        except (RendezvousError, OSError, EOFError) as error:
+            text = " ".join(str(error).split())
+            return (
+                f"{world_size} ranks cannot be started as processes ({type(error).__name__}: {text}), expected a "
+                "machine with room for two processes a rank, and a loopback network: take fewer ranks"
+            )
+    reports: tuple[RankReport, ...] = returned[0]
+    return reports
+
+
+def _config(world_size: int, folder: str) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world_size,
+        run_id="ddpsim",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",  # a free port
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
+
+
+def _failure_text(error: ChildFailedError) -> str:
+    _, failure = error.get_first_failure()
+    how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {failure.signal_name()}"
+    has_said = os.path.isfile(failure.error_file)  # else torch makes up a message
+    if failure.exitcode == 1 and not has_said and (script := _script()) is not None:
+        return (
+            f"the process of rank {failure.local_rank} could not load {os.path.basename(script)}, as each does before "
+            "it runs its rank, expected a script that can be loaded twice: put what it does under `if __name__ == "
+            '"__main__":`'
+        )
+    message = failure.message if isinstance(failure.message, str) else str(failure.message.get("message", ""))
+    said = re.sub(r"^.*?\b(\w*Error: )", r"\1", " ".join(message.split()))
+    because = f" ({said})" if has_said else ""
+    who = f"the supervisor of rank {failure.local_rank}"
+    return f"{who} ended with {how}{because}, expected it to last: start the run again"
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standing_by(*, alike: bool = False) -> Iterator[None]:
+    """Keep the servers that processes are forked from, for all runs in the block; see Note [Forkserver].
+
+    Raises UsageError if processes cannot load the script that this one runs.
+    """
+    _check_script()
+    with own_cache(), _servers(alike):  # the folder last: they may still be loading torch, which makes it again
+        yield
+
+
+@contextmanager
+def _servers(alike: bool) -> Iterator[None]:
+    # Private, as multiprocessing has no other way to stop them; its own tests stop them like this.
+    tracker: Any = resource_tracker._resource_tracker
+    had_tracker = tracker._fd is not None
+    started = []
+    try:
+        for server, seed in zip(_both(), start_of_programs(alike).hash_seeds, strict=False):
+            if server._forkserver_pid is None:
+                started.append(server)
+                _start(server, seed)
+        yield
+    except BaseException:
+        for server in started:
+            if server._forkserver_pid is not None:
+                os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch, which takes seconds
+        raise
+    finally:
+        gc.collect()  # what still holds a semaphore
+        for server in started:
+            server._stop()
+        if not had_tracker and not multiprocessing.active_children():  # it ends with the last of them
+            tracker._stop()
+
+
+def _both() -> tuple[Any, Any]:
+    """Multiprocessing's own server, and the one of another hash seed."""
+    own: Any = forkserver
+    return own._forkserver, _SECOND
+
+
+def _start(server: Any, hash_seed: int) -> None:
+    server.set_forkserver_preload(_PRELOADED)
+    # torch's C++ in it logs errors only.
+    with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"), variable("PYTHONHASHSEED", str(hash_seed)):
+        server.ensure_running()
+
+
+@contextmanager
+def _forked_in_turns(*, alike: bool) -> Iterator[None]:
+    """Let neighbouring ranks come from servers of different hash seeds, unless they start alike."""
+    running = [server for server in _both() if server._forkserver_pid is not None]
+    if alike or len(running) == 1:
+        yield
+        return
+    module: Any = forkserver
+    original, in_turn = module.connect_to_new_process, itertools.cycle(running)
+    module.connect_to_new_process = lambda files: next(in_turn).connect_to_new_process(files)
+    try:
+        yield
+    finally:
+        module.connect_to_new_process = original
+
+
+def _check_script() -> None:
+    """Raise UsageError for a script that other processes cannot load; end the one in which it is just being loaded."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # it has no guard, and whoever has started this process says so
+    if (script := _script()) is not None and not os.path.isfile(script):
+        raise UsageError(
+            f"the script that starts the run is {os.path.basename(script)}, which other processes cannot load, "
+            "expected a file: save it into one, and run that"
+        )
+
+
+def _script() -> str | None:
+    """The file that the processes load first; None if this one runs a module, or a text of the command line."""
+    main = sys.modules["__main__"]
+    return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """What is started in the block ignores Ctrl-C, which reaches every process of a terminal: we end it ourselves."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """Silence the launcher, and give signals and environment back as they were."""
+    environment = dict(os.environ)
+    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_QUIET)]
+    disabled = {logger: logger.disabled for logger in loggers}
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in disabled.items():
+            logger.disabled = was_disabled
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        _restore(environment)
+
+
+def _restore(environment: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            with contextlib.suppress(OSError):
+                os.environ[name] = value

@@ -1,0 +1,227 @@
+"""The process of one rank: it runs the program as it is, and a thread beside it notices when it stands still.
+
+    supervisor                       rank
+        |  <---- STARTED --------------|   the group is there, and the program begins
+        |  <---- ALIVE or IDLE --------|   now and then: it gets on, or has not for as long as the time-out
+        |  <---- RankReport -----------|   once: it has returned, raised, or hangs
+        |  ----- DESCRIBE ------------>|   the run hangs: where do you stand?
+        |  ----- END ----------------->|   nobody needs this process any more
+
+A rank that has ended stays until END: its groups keep their connections. Else those that wait for it would fail with a
+closed connection, where they hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from enum import Enum
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from ddpsim.scenarios import engines
+from ddpsim.scenarios.jobs import recorder
+from ddpsim.scenarios.jobs.rank_progress import PATIENCE, RankProgress
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import below_call, call_program, stack_of
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.diagnosis.rank_errors import unused_indices
+from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
+from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
+from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+
+_GROUP_SECONDS = 1800
+"""gloo's own time-out, of new groups too: longer than any of ours."""
+_SHOWN_CALLS = 3
+_LONGEST_WAIT = 1500.0
+"""Seconds that a rank may wait for one that gets on: gloo must not be the first to give up."""
+
+
+class Word(Enum):
+    """What a rank and its supervisor say beside reports."""
+
+    STARTED = "started"
+    ALIVE = "alive"
+    IDLE = "idle"
+    DESCRIBE = "describe"
+    END = "end"
+
+
+def run(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
+    """Be the process of a rank, to its end. `line` leads to the supervisor."""
+    own = os.getpid()
+    try:
+        os.setpgid(0, 0)  # what the program starts ends with it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the supervisor who ends this process
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        faulthandler.enable(file=2)  # for the supervisor, which reads what it writes
+        _be(job, rank, line, own)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # the launcher's frames below are none of a rank's business
+
+
+def _be(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
+    watch = _Watch(rank, job.timeout_seconds, line)
+    threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
+    try:
+        scenario = _start(job, rank)
+    except BaseException as error:
+        report = _raised(rank, error, has_started=False)
+    else:
+        watch.start()
+        report = _run(scenario, job, rank)
+    _flush()
+    if os.getpid() != own:
+        os._exit(0)  # a process that the program has forked comes to the program's end, too, and is no rank
+    watch.say(report)
+    while True:
+        time.sleep(1.0)  # the watch ends the process
+
+
+def _start(job: ScenarioJob, rank: int) -> Scenario:
+    """Find the program and make the default group."""
+    job.enter()
+    scenario = job.scenario()
+    recorder.switch_on()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
+    torch.set_num_threads(1)  # ranks share the cores
+    _seed(rank, job.alike)
+    return scenario
+
+
+def _seed(rank: int, alike: bool) -> None:
+    """Let the generators begin unlike, as under torchrun, and yet where they begin in each run.
+
+    Alike they begin as those of functions in a simulation do, so that both train on the same numbers.
+    """
+    torch.manual_seed(torch_generators.DEFAULT_SEED if alike else unlike_seed(rank))
+    random.seed(python_random.START_SEED if alike else unlike_seed(rank))
+    numpy.random.seed(numpy_random.START_SEED if alike else unlike_seed(rank))
+
+
+def _run(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
+    try:
+        with engines.installed(job.engine):
+            value = call_program(scenario, rank)
+    except BaseException as error:  # SystemExit, too, is an end of the program and not of the process
+        return _raised(rank, error)
+    return RankReport(rank, RankEnding.RETURNED, time.time(), value=_pickled(value))
+
+
+def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
+    message = _message(error)
+    first = message.split("\n", 1)[0]
+    below = error.with_traceback(below_call(error.__traceback__))
+    report = ErrorReport(
+        f"{type(error).__name__}: {first}" if first else type(error).__name__,
+        traceback_text(below),
+        site_of_error(below),
+        tuple(f"parameter {index}" for index in unused_indices(message)),
+        _pickled(error),
+    )
+    return RankReport(rank, RankEnding.RAISED, time.time(), has_started, error=report)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # the message is the user's code, too
+        return "<its message cannot be printed>"
+
+
+def _pickled(value: object) -> bytes | None:
+    try:
+        pickled = pickle.dumps(value)
+        pickle.loads(pickled)
+    except Exception:  # whatever a class of the user's does when it is pickled
+        return None
+    return pickled
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed or replaced it
+            stream.flush()
+
+
+class _Watch:
+    """The thread that speaks with the supervisor, and looks whether the main thread gets on."""
+
+    def __init__(self, rank: int, timeout_seconds: float, line: Connection) -> None:
+        self._rank = rank
+        self._timeout_seconds = timeout_seconds
+        self._line = line
+        self._lock = threading.Lock()
+        self._has_reported = False
+        self._has_started = False
+        self._interval = min(max(timeout_seconds / 10, 0.02), 0.25)
+        self._progress = RankProgress(self._interval)
+
+    def start(self) -> None:
+        """The program begins."""
+        with self._lock:
+            self._line.send(Word.STARTED)
+            self._has_started = True
+
+    def say(self, report: RankReport) -> None:
+        """Report how the rank has ended, unless it was given up before."""
+        with self._lock:
+            if not self._has_reported:
+                self._has_reported = True
+                self._line.send(report)
+
+    def run(self) -> None:
+        """Look, and listen, until the supervisor says END or is gone."""
+        try:
+            while True:
+                if not self._line.poll(self._interval):
+                    self._look()
+                elif self._line.recv() is Word.DESCRIBE:
+                    self.say(self._hung())
+                else:
+                    break
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the supervisor has died, who would have ended all of it
+        os._exit(0)
+
+    def _look(self) -> None:
+        if self._has_reported or not self._has_started:
+            return
+        asleep, computing = self._progress.idle_seconds()
+        if asleep >= min(PATIENCE * self._timeout_seconds, _LONGEST_WAIT):
+            self.say(self._hung())
+        with self._lock:
+            if not self._has_reported:
+                self._line.send(Word.IDLE if self._is_idle(asleep, computing) else Word.ALIVE)
+
+    def _is_idle(self, asleep: float, computing: float) -> bool:
+        return max(asleep, computing / PATIENCE) >= self._timeout_seconds
+
+    def _hung(self) -> RankReport:
+        asleep, computing = self._progress.idle_seconds()
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        site = site_of(frame)
+        calls = recorder.recording().calls[-_SHOWN_CALLS:]
+        if not recorder.is_there():
+            calls = ("not known: this torch has no flight recorder",)
+        own = None if site is NOWHERE else site
+        is_idle = self._is_idle(asleep, computing)
+        position = Position(max(asleep, computing), own, stack_of(frame), calls, is_idle)
+        return RankReport(self._rank, RankEnding.HUNG, time.time(), position=position)

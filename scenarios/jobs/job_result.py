@@ -1,0 +1,135 @@
+"""A scenario on real processes, one a rank, free-running on real gloo."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from ddpsim import Result, Schedule, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.jobs.job_findings import findings_of
+from ddpsim.scenarios.jobs.job_launcher import launch
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.trace import Trace
+
+TIMEOUT_SECONDS = 10.0
+
+MOST_RANKS = 64
+"""Each is two processes and some ten threads, all at once; for more, there are the simulator and other machines."""
+_TASKS_A_RANK = 16
+
+
+def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
+    """Run a scenario on one process a rank. Raises UsageError for what processes cannot do, or cannot be started."""
+    check_usable(scenario)
+    _check_room(scenario.world_size)
+    reports = launch(ScenarioJob.of(scenario, engine, timeout_seconds), scenario.world_size)
+    return result_of(scenario, engine, reports)
+
+
+def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> Result:
+    """What the ranks' reports come to. Raises UsageError if one of them did not start."""
+    _check_started(reports)
+    identity = f"{scenario.name} on {len(reports)} ranks"
+    raised = sorted((report for report in reports if report.error is not None), key=lambda report: report.seconds)
+    return Result(
+        world_size=len(reports),
+        findings=findings_of(reports, command=_simulation(scenario, engine, len(reports))),
+        returns=tuple(_loaded(report.value) for report in reports),
+        errors={report.rank: _exception(report) for report in raised},
+        schedule=Schedule((), identity),
+        trace=Trace(()),
+        program=identity,
+    )
+
+
+def _simulation(scenario: Scenario, engine: Engine, world_size: int) -> str:
+    """The command that simulates what has run."""
+    by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
+    return f"ddpsim run {shlex.quote(scenario.name)} --world-size {world_size}{by}"
+
+
+def check_usable(scenario: Scenario) -> None:
+    """Raise UsageError for what real processes on gloo cannot do."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise UsageError(
+            "transport is 'processes', but this torch has no gloo, expected one built with it: install another build "
+            "of torch, or leave the transport out, which simulates"
+        )
+    if not hasattr(os, "fork"):
+        raise UsageError("transport is 'processes', but this system cannot fork, expected Linux or macOS: simulate")
+    if why := refusal(scenario):
+        raise UsageError(f"{scenario.name} {why}, expected none: take transport 'memory' or 'gloo'")
+
+
+def refusal(scenario: Scenario) -> str | None:
+    """Why real processes cannot run this scenario, if not."""
+    if scenario.backend_semantics != GLOO.name:
+        return f"goes by the rules of {scenario.backend_semantics!r}, but real processes run on real gloo"
+    if not scenario.faults:
+        return None
+    return f"has faults ({scenario.faults[0]}), but nothing stands between real processes and their calls"
+
+
+def _check_room(world_size: Any) -> None:
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise UsageError(f"world size is {world_size!r}, expected a whole number from 1: say how many ranks to run")
+    most = _most_ranks()
+    if most < 1:
+        raise UsageError(
+            f"this user may have fewer than {_TASKS_A_RANK} processes, expected room for {_TASKS_A_RANK} a rank: raise "
+            "the limit (ulimit -u), or leave the transport out, which simulates"
+        )
+    if world_size > most:
+        raise UsageError(
+            f"world size is {world_size}, expected at most {most} as processes of this machine: take fewer ranks, more "
+            "machines (torchrun --nnodes), or leave the transport out, which simulates thousands"
+        )
+
+
+def _most_ranks() -> int:
+    """How many ranks this machine is let start: fewer than `MOST_RANKS` where the user's processes are limited."""
+    import resource  # absent where there is no fork
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return MOST_RANKS if limit == resource.RLIM_INFINITY else min(MOST_RANKS, limit // _TASKS_A_RANK)
+
+
+def _check_started(reports: Sequence[RankReport]) -> None:
+    failed = [report for report in reports if not report.has_started]
+    told = [report for report in failed if report.error or report.death] or failed
+    if not told:
+        return
+    first = min(told, key=lambda report: report.seconds)
+    raise UsageError(
+        f"rank {first.rank} did not start ({_why(first)}), expected its process to load the program and to connect: "
+        "correct that, and run it again"
+    )
+
+
+def _why(report: RankReport) -> str:
+    if report.error is not None:
+        return report.error.line
+    words = f", after {report.last_words[-1]!r}" if report.last_words else ""
+    return f"{report.death}{words}" if report.death else report.position.stack if report.position else ""
+
+
+def _loaded(value: bytes | None) -> Any:
+    try:
+        return None if value is None else pickle.loads(value)
+    except Exception:  # of a class that this process cannot find
+        return None
+
+
+def _exception(report: RankReport) -> BaseException:
+    assert report.error is not None
+    loaded = _loaded(report.error.pickled)
+    return loaded if isinstance(loaded, BaseException) else RuntimeError(report.error.line)

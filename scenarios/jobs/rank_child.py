@@ -1,0 +1,159 @@
+"""The process of a rank, as its supervisor sees it: what it says, what it writes to stderr, how it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from ddpsim.scenarios.jobs import job_rank as rank_process
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_report import RankReport
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.jobs.supervisor_notes import Starter
+
+_POLL_SECONDS = 0.02
+_ENDING_SECONDS = 2.0
+"""So long may a rank take to end that is told to."""
+_KEPT_LINES = 4
+_MOST_READS = 16
+
+_LOG_LINE = re.compile(
+    rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
+)
+"""Of torch and gloo. They stand in the report if the rank dies of them."""
+
+_DEATH = b"Fatal Python error: "
+"""How faulthandler begins."""
+
+
+@dataclass(slots=True)
+class RankChild:
+    """The process of a rank, as its supervisor sees it."""
+
+    rank: int
+    process: int
+    line: Connection
+    stderr: int
+    """The end to read from of what it writes there."""
+    starter: Starter
+    status: int | None = None
+    """What waiting for it gave, once it has died."""
+    unread: bytes = b""
+    last_lines: list[str] = field(default_factory=list)
+    last_stack: list[str] | None = None
+    """What faulthandler wrote of a process that died of a signal."""
+
+    def poll(self) -> None:
+        """Wait a moment; pass on what it has written, and see whether it lives. Raises SystemExit without a parent."""
+        time.sleep(_POLL_SECONDS)
+        self.read_rest()
+        if self.status is None:
+            process, status = os.waitpid(self.process, os.WNOHANG)
+            self.status = status if process else None
+        self.starter.check()
+
+    def heard(self) -> list[Word | RankReport]:
+        """What it has said since."""
+        words: list[Word | RankReport] = []
+        with contextlib.suppress(EOFError, OSError):
+            while self.line.poll():
+                words.append(self.line.recv())
+        return words
+
+    def tell(self, word: Word) -> None:
+        """Say a word to it, if it still listens."""
+        with contextlib.suppress(OSError):
+            self.line.send(word)
+
+    def computed(self) -> float:
+        """The seconds that it has computed; 0 where there is no /proc to tell."""
+        try:
+            with open(f"/proc/{self.process}/stat", encoding="utf-8", errors="replace") as file:
+                user, system = file.read().rpartition(")")[2].split()[11:13]
+        except (OSError, ValueError):
+            return 0.0
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def death(self) -> str:
+        """How it has ended, in words."""
+        code = os.waitstatus_to_exitcode(self.status or 0)
+        if code >= 0:
+            return f"exit status {code}"
+        known = [number.name for number in signal.Signals if number == -code]
+        return f"signal {known[0] if known else -code}"
+
+    def end(self) -> None:
+        """Let it end; kill it where it does not."""
+        self.tell(Word.END)
+        end = time.monotonic() + _ENDING_SECONDS
+        while self.status is None and time.monotonic() < end:
+            process, status = os.waitpid(self.process, os.WNOHANG)
+            self.status = status if process else None
+            time.sleep(_POLL_SECONDS / 4)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it, if it is not dead, and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process, signal.SIGKILL)
+        if self.status is None:
+            os.kill(self.process, signal.SIGKILL)  # it may not have come to have a group
+            _, self.status = os.waitpid(self.process, 0)
+
+    def read_rest(self) -> None:
+        """Pass on what it has written to stderr so far; once it is dead, the end of it, too."""
+        for _ in range(_MOST_READS):  # it may write faster than this reads
+            if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
+                break
+            self._pass_on(text)
+        if self.status is not None and self.unread:
+            self._pass_on(b"\n")
+
+    def _pass_on(self, written: bytes) -> None:
+        *lines, self.unread = (self.unread + written).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            if line.startswith(_DEATH):
+                self.last_stack = []
+            elif self.last_stack is not None:
+                self.last_stack.append(text)
+            else:
+                self.last_lines = [*self.last_lines, text][-_KEPT_LINES:]
+                if not _LOG_LINE.match(line):
+                    os.write(2, line + b"\n")
+
+
+@contextmanager
+def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild]:
+    """Fork the rank; it does not outlive the block."""
+    ours, its = multiprocessing.Pipe()
+    stderr, its_stderr = os.pipe()
+    sys.stdout.flush()
+    process = os.fork()  # before this process has a connection or a thread
+    if process == 0:
+        ours.close()
+        os.close(stderr)
+        os.dup2(its_stderr, 2)
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)  # it connects, whoever opens it
+        rank_process.run(job, rank, its)
+    its.close()
+    os.close(its_stderr)
+    child = RankChild(rank, process, ours, stderr, starter)
+    try:
+        yield child
+        child.end()
+    finally:
+        child.kill()
+        child.read_rest()
+        ours.close()
+        os.close(stderr)

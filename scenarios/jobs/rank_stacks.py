@@ -1,0 +1,68 @@
+"""Stacks of a rank's process, from its program on: what lies around that is ours, or the launcher's."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Sequence
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from ddpsim.scenarios.jobs.rank_report import Position
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.ranks.function import BETWEEN
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.runtime.call_sites import is_users
+
+
+def call_program(scenario: Scenario, rank: int) -> Any:
+    """Run the program of a rank: the frame in which its own frames begin."""
+    return scenario.program(rank, *scenario.args)
+
+
+def below_call(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the program on; all of it if it does not come from there."""
+    below = trace
+    while below is not None and below.tb_frame.f_code is not call_program.__code__:
+        below = below.tb_next
+    return below.tb_next if below is not None and below.tb_next is not None else trace
+
+
+def stack_of(frame: FrameType | None) -> str:
+    """The stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
+
+    All of it if there are no others. That of a rank that died (`position_of_death`) keeps them, as they say in what.
+    """
+    frames = list(traceback.walk_stack(frame))
+    own = next((n for n, (each, _) in enumerate(frames) if _is_above(each.f_code)), len(frames))
+    below = frames[:own][::-1]
+    users = [(each, line) for each, line in below if is_users(each.f_code)]
+    return "".join(traceback.StackSummary.extract(iter(users or below)).format())
+
+
+def _is_above(code: CodeType) -> bool:
+    return code is call_program.__code__ or code.co_filename == BETWEEN
+
+
+_FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+
+def position_of_death(lines: Sequence[str]) -> Position | None:
+    """Where the program was, from what faulthandler wrote; None if that does not tell."""
+    sites: list[Site] = []
+    for line in lines:
+        found = _FRAME.fullmatch(line)
+        if found is None:
+            sites = []  # another thread's stack begins
+        elif (found["function"], found["path"]) == (call_program.__name__, __file__) or found["path"] == BETWEEN:
+            return _position(sites)
+        else:
+            sites.append(Site(found["path"], int(found["line"]), found["function"]))
+    return None
+
+
+def _position(sites: Sequence[Site]) -> Position:
+    """Of a stack with the innermost frame first."""
+    own = next((site for site in sites if is_users(compile("", site.path, "exec"))), None)
+    stack = traceback.StackSummary.from_list([(site.path, site.line, site.function, None) for site in sites[::-1]])
+    return Position(0.0, own, "".join(stack.format()), ())

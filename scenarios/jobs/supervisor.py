@@ -1,0 +1,204 @@
+"""The supervisor of a rank: the process that the launcher starts, which forks the rank and says what became of it.
+
+A rank may die of a signal, or hang in code that holds Python's lock. Its supervisor is left to tell so: through the
+store, where rank 0's supervisor gathers the reports of all, also of those on other machines. No supervisor fails for
+what its rank does, so the launcher has no reason to end the others before they have told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.rank_child import RankChild, started
+from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, Clock
+from ddpsim.scenarios.jobs.rank_report import Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import position_of_death
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
+
+_START_SECONDS = 120.0
+"""So long may a rank take to find its program and all others."""
+_ANSWER_SECONDS = 5.0
+"""So long may a rank take to say where it stands."""
+_STATUS_SECONDS = 120.0
+"""So long may rank 0's process take to conclude: it may train for it. Its machine may be gone, too."""
+_NO_STATUS = 1
+_SILENT_SECONDS = 5.0
+"""So much longer than the time-out may a rank say nothing at all."""
+_LOOK_SECONDS = 0.5
+"""So much time passes at most between two looks at a rank; more, and this process was stopped."""
+_LEAST_SECONDS = 0.5
+"""So long, at least, have the others to take back that they wait for a rank that has ended."""
+
+
+def supervise(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
+    """Start the rank that the environment names, and see it through; on rank 0, what became of all ranks.
+
+    `folder` is there for as long as the launcher wants the run.
+    """
+    with _seen_through(job, folder) as (notes, _):
+        return notes.read_all() if notes.rank == 0 else ()
+
+
+def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
+    """Supervise a rank that torchrun has started; what rank 0 concludes is what the processes of all ranks end with."""
+    with _seen_through(job, None) as (notes, child):
+        if notes.rank != 0:
+            return _awaited_status(notes, child)
+        status = _NO_STATUS
+        try:
+            status = conclude(notes.read_all())
+        finally:
+            notes.end_with(status)
+        return status
+
+
+def _awaited_status(notes: Notes, child: RankChild) -> int:
+    end = time.monotonic() + _STATUS_SECONDS
+    while (status := notes.status()) is None and time.monotonic() < end:
+        child.poll()
+    return _NO_STATUS if status is None else status
+
+
+@contextmanager
+def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Notes, RankChild]]:
+    """Start the rank that the environment names, and see it and all others to their ends."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    starter = Starter(os.getppid(), folder)
+    with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
+        notes = Notes.connected(rank, world_size, starter)
+        heartbeats, clock = Heartbeats(notes), Clock(_LOOK_SECONDS)
+        report = _see_through(child, notes, heartbeats, clock, job.timeout_seconds)
+        notes.write(report)
+        _wait_for_all(child, notes, heartbeats, clock, job.timeout_seconds)
+        yield notes, child
+        notes.leave()
+
+
+@contextmanager
+def _ended_with_its(starter: Starter) -> Iterator[None]:
+    """Let the loss of the store end this process quietly, where that is because its starter has ended."""
+    try:
+        yield
+    except RuntimeError:  # every error of a store
+        starter.check()
+        raise
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this process by SystemExit, so that it takes the rank with it."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- what becomes of it -----------------------------------------------------------------------------------------------
+
+_FROZEN = "its process does not answer: it is stopped, or in native code that holds Python's lock"
+
+
+def _see_through(
+    child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+) -> RankReport:
+    """Watch a rank until it has ended, or the run is over."""
+    quiet = _Quiet(child, timeout_seconds)
+    begun, has_started, asked = clock.now(), False, None
+    while True:
+        child.poll()
+        is_dead, heard, now = child.status is not None, child.heard(), clock.now()
+        heartbeats.give(now)
+        if reports := [each for each in heard if isinstance(each, RankReport)]:
+            return reports[0]
+        has_started = has_started or Word.STARTED in heard
+        if is_dead:
+            return _dead(child, has_started)
+        if not has_started and now - begun > _START_SECONDS:
+            return _silent(child, f"did not start within {_START_SECONDS:g} s", has_started=False)
+        is_frozen = has_started and quiet.has_frozen(heard, now)
+        if asked is not None and (is_frozen or now - asked > _ANSWER_SECONDS):
+            return _silent(child, _FROZEN)
+        if has_started and quiet.votes(notes) and (heard or is_frozen) and notes.are_all_idle():
+            notes.end_for_all(HUNG)
+        if asked is None and (why := notes.why_over()):
+            if why == FAILED_TO_START:
+                return _silent(child, "was ended, as another one did not start")
+            child.tell(Word.DESCRIBE)
+            asked = now
+
+
+class _Quiet:
+    """Whether a rank stands still: it says so itself, or nothing more at all."""
+
+    def __init__(self, child: RankChild, timeout_seconds: float) -> None:
+        self._child = child
+        self._timeout_seconds = timeout_seconds
+        self._said_idle = self._is_idle = self._has_voted = False
+        self._heard, self._computed = 0.0, 0.0
+        """When it last said something, and how much it had computed then."""
+
+    def has_frozen(self, heard: Sequence[Word | RankReport], now: float) -> bool:
+        """True if it has said nothing for too long. Native code may hold Python's lock for long, and compute."""
+        if heard:
+            self._said_idle = heard[-1] is Word.IDLE
+            self._heard, self._computed = now, self._child.computed()
+        silent = now - self._heard
+        is_frozen = silent > self._timeout_seconds + _SILENT_SECONDS and silent > self._allowed(silent)
+        # What it said last is no longer true if it got on, and then to code that lets nobody speak.
+        self._is_idle = is_frozen or (self._said_idle and silent < self._timeout_seconds / 2)
+        return is_frozen
+
+    def _allowed(self, silent: float) -> float:
+        is_computing = self._child.computed() - self._computed > BUSY_SHARE * silent
+        return PATIENCE * self._timeout_seconds if is_computing else 0.0
+
+    def votes(self, notes: Notes) -> bool:
+        """Tell the others if it stands still now, or no longer."""
+        if self._is_idle != self._has_voted:
+            notes.vote(notes.rank, is_idle=self._is_idle)
+            self._has_voted = self._is_idle
+        return self._is_idle
+
+
+def _dead(child: RankChild, has_started: bool) -> RankReport:
+    child.read_rest()
+    return RankReport(
+        child.rank,
+        RankEnding.DIED,
+        time.time(),
+        has_started,
+        position=position_of_death(child.last_stack or ()),
+        death=child.death(),
+        last_words=tuple(child.last_lines),
+    )
+
+
+def _silent(child: RankChild, why: str, *, has_started: bool = True) -> RankReport:
+    position = Position(float("inf"), None, why, ())
+    return RankReport(child.rank, RankEnding.HUNG, time.time(), has_started, position=position)
+
+
+def _wait_for_all(child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
+    """Keep the rank, and with it its connections, until all have ended.
+
+    It counts as idle like all others, after the time-out: who has waited for its last call has to say so first.
+    """
+    ended, has_voted = clock.now(), False
+    while not notes.have_all_ended():
+        child.poll()
+        heartbeats.give(clock.now())
+        if not has_voted and clock.now() - ended > max(timeout_seconds, _LEAST_SECONDS):
+            notes.vote(notes.rank, is_idle=True)
+            has_voted = True

@@ -1,0 +1,196 @@
+"""What the supervisors of the ranks tell each other, through the store that the launcher opens for all nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import cast
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from ddpsim import UsageError
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
+
+HUNG, FAILED_TO_START = b"hung", b"failed to start"
+"""Why a run is over before all ranks have ended."""
+
+_BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
+LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
+"""How the process of a rank has ended, for all that anybody knows."""
+
+_STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
+"""So long is a store waited for, in tries that are so long."""
+_PIECE_BYTES = 1 << 22
+"""A store takes 8 MiB at once."""
+_LEAVING_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Who started this process and wants it: the launcher, and the process `parent` in between."""
+
+    parent: int
+    folder: str | None
+
+    def check(self) -> None:
+        """Raise SystemExit if it has ended, or has given up while it was still starting others."""
+        launcher = multiprocessing.parent_process()
+        has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
+        if has_died or (self.folder is not None and not os.path.isdir(self.folder)):
+            raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What supervisors tell each other."""
+
+    rank: int
+    world_size: int
+    store: Store
+    is_host: bool
+
+    @classmethod
+    def connected(cls, rank: int, world_size: int, starter: Starter) -> Notes:
+        """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+        end = time.monotonic() + _STORE_SECONDS
+        while True:
+            try:
+                store = _store(address, port, is_host)
+            except (RuntimeError, ValueError, TypeError, OSError) as error:
+                starter.check()
+                if is_host or time.monotonic() > end:
+                    raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
+            else:
+                attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+                return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
+
+    def write(self, report: RankReport) -> None:
+        """Say what became of this rank."""
+        if not report.has_started:
+            self.end_for_all(FAILED_TO_START)
+        elif report.ending is RankEnding.HUNG:
+            self.end_for_all(HUNG)
+        self._set_report(report)
+
+    def end_for_all(self, why: bytes) -> None:
+        """The run is over."""
+        self._set("over", why)
+
+    def why_over(self) -> bytes | None:
+        """Why the run is over; None if it is not."""
+        return self.store.get("over") if self.store.check(["over"]) else None
+
+    def vote(self, rank: int, *, is_idle: bool) -> None:
+        """Say that a rank has not got on for as long as the time-out, or take it back."""
+        if is_idle:
+            self._set(_vote(rank), b"1")
+        else:
+            self.store.delete_key(_vote(rank))
+
+    def are_all_idle(self) -> bool:
+        """True while no rank gets on."""
+        are_there: bool = self.store.check([_vote(rank) for rank in range(self.world_size)])
+        return are_there
+
+    def have_all_ended(self) -> bool:
+        """True once every rank has a report."""
+        is_there: bool = self.store.check([_key(rank) for rank in range(self.world_size)])
+        return is_there
+
+    def read_all(self) -> tuple[RankReport, ...]:
+        """The reports, by rank."""
+        return tuple(self._report(rank) for rank in range(self.world_size))
+
+    def _set_report(self, report: RankReport) -> None:
+        pickled, key = pickle.dumps(report), _key(report.rank)
+        pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
+        for number, piece in enumerate(pieces):
+            self._set(f"{key}/{number}", piece)
+        self._set(key, str(len(pieces)).encode())  # last: now it is there
+
+    def _report(self, rank: int) -> RankReport:
+        pieces = [self.store.get(f"{_key(rank)}/{number}") for number in range(int(self.store.get(_key(rank))))]
+        report: RankReport = pickle.loads(b"".join(pieces))
+        return report
+
+    def _set(self, key: str, value: bytes) -> None:
+        cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
+
+    def end_with(self, status: int) -> None:
+        """Say what the processes of all ranks end with."""
+        self._set("status", str(int(status)).encode())
+
+    def status(self) -> int | None:
+        """What they end with; None if nobody has said so."""
+        return int(self.store.get("status")) if self.store.check(["status"]) else None
+
+    def leave(self) -> None:
+        """Say that this supervisor needs the store no more, and wait for the others, for a while.
+
+        The first process to end may take the store along, or end torchrun on its machine, which does.
+        """
+        left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
+        with contextlib.suppress(RuntimeError):  # all had left, and one is faster
+            while left < self.world_size and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
+                left = self.store.add("left", 0)
+
+
+def _key(rank: int) -> str:
+    """Where its report lies."""
+    return f"rank/{rank}"
+
+
+def _vote(rank: int) -> str:
+    """What is there if it is idle."""
+    return f"idle/{rank}"
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """Signs of life of the supervisors: one that is gone, with its machine perhaps, reports nothing."""
+
+    notes: Notes
+    counts: dict[int, int] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """When each count was first seen."""
+    latest: float = float("-inf")
+
+    def give(self, now: float) -> None:
+        """Say that this one lives, now and then, and report those that have not for long."""
+        if now < self.latest + _BEAT_SECONDS:
+            return
+        self.latest = now
+        self.notes.store.add(f"beat/{self.notes.rank}", 1)
+        for rank in range(self.notes.world_size):
+            if self._is_lost(rank, now) and not self.notes.store.check([_key(rank)]):
+                self.notes.write(RankReport(rank, RankEnding.DIED, time.time(), death=LOST))
+                self.notes.vote(rank, is_idle=True)
+
+    def _is_lost(self, rank: int, now: float) -> bool:
+        count = self.notes.store.add(f"beat/{rank}", 0)
+        if count != self.counts.get(rank):
+            self.counts[rank], self.since[rank] = count, now
+        return now - self.since[rank] > _LOST_SECONDS
+
+
+def _store(address: str, port: int, is_host: bool) -> Store:
+    seconds = timedelta(seconds=_TRY_SECONDS)
+    return TCPStore(address, port, is_master=is_host, timeout=seconds, wait_for_workers=False)
+
+
+def _no_store_text(rank: int, address: str, port: int, is_host: bool, error: Exception) -> str:
+    does, expected = ("open", "a free port") if is_host else ("reach", "rank 0 or torchrun to have opened it")
+    return (
+        f"rank {rank} cannot {does} the store at {address}:{port} ({str(error).splitlines()[0]}), expected {expected}: "
+        "set MASTER_ADDR and MASTER_PORT to one, or start by torchrun, which finds one"
+    )

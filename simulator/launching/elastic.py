@@ -1,0 +1,145 @@
+"""torchrun called from Python (`elastic_launch`, `torch.distributed.run.main`): what it starts are ranks.
+
+Its agent meets other agents in a store, starts a process for each rank, looks after them and starts them anew. Here
+there is one node and no second attempt, so all that is left of it is to start the ranks and to collect what they
+return. Command lines of Python run as `ddpsim run` runs them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, Protocol
+
+import torch.distributed.launcher as launcher_package
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher import api as launcher_api
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.rank_processes.own_process import environment
+
+LAUNCHERS = (launcher_api, launcher_package)
+"""The modules that have `launch_agent`."""
+
+_HARMLESS = ("-u", "-B")
+"""What Python may be told before it is told what to run."""
+
+
+class Launching(Protocol):
+    """The launcher, as it is seen from here."""
+
+    def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
+        """Start a rank that runs a program."""
+
+    def refuse(self, line: str) -> None:
+        """End all, with a line for the user."""
+
+
+class Agent:
+    """Takes the place of `torch.distributed.launcher.api.launch_agent`."""
+
+    def __init__(self, launcher: Launching) -> None:
+        self._launcher = launcher
+
+    def launch(self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None) -> Any:
+        """Start the ranks and wait for them: what each returned, by its number."""
+        if config.max_nodes != 1:
+            self._launcher.refuse(
+                f"elastic_launch is called for {config.min_nodes} to {config.max_nodes} nodes, expected one: all ranks "
+                "of a simulation are of one node (max_nodes=1, --nnodes 1)"
+            )
+        size = int(config.nproc_per_node)
+        settings = [
+            {**environment(rank, size), "ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
+            for rank in range(size)
+        ]
+        start = self._start_functions if callable(entrypoint) else self._start_commands
+        sentinels, code_of, returned = start(config, entrypoint, args, settings)
+        values = _collect(sentinels, returned)
+        failures = {
+            rank: ProcessFailure(rank, os.getpid(), code, "<N/A>")
+            for rank, code in enumerate(map(code_of, range(size)))
+            if code
+        }
+        if failures:
+            raise ChildFailedError(str(getattr(entrypoint, "__name__", entrypoint)), failures)
+        return values
+
+    def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _Started:
+        context: Any = multiprocessing.get_context(config.start_method)
+        workers, returned = [], []
+        for rank, own in enumerate(settings):
+            receiving, sending = context.Pipe(duplex=False)
+            worker = context.Process(target=_run_function, args=(rank, function, tuple(args), own, sending))
+            worker.start()
+            workers.append(worker)
+            returned.append(receiving)
+
+        def code_of(rank: int) -> int:
+            workers[rank].join()
+            return int(workers[rank].exitcode)
+
+        return [worker.sentinel for worker in workers], code_of, returned
+
+    def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _Started:
+        program = self._program((command, *map(str, args)))
+        ranks = [self._launcher.start_command(program, own) for own in settings]
+        return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
+
+    def _program(self, words: Sequence[str]) -> Script:
+        command = list(words)
+        if os.path.basename(words[0]).startswith("python") or words[0] == sys.executable:
+            command = command[1:]
+            while command and command[0] in _HARMLESS:
+                command = command[1:]
+        if not command or not (command[0] == "-m" or command[0].endswith(".py")):
+            self._launcher.refuse(
+                f"elastic_launch starts the command {words[0]!r}, expected a function, or Python with a file or a "
+                "module: ranks are simulated where they are Python"
+            )
+        program = Script(tuple(command))
+        try:
+            program.check()
+        except UsageError as error:
+            self._launcher.refuse(str(error))
+        return program
+
+
+_Settings = Sequence[Mapping[str, str]]
+_Started = tuple[list[int], Callable[[int], int], list[Any]]
+"""What becomes ready as ranks end, the exit code of each, and where they send what they return."""
+
+
+def _collect(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:
+    """Wait for all ranks; what they returned, which is read at once, as a pipe does not hold much."""
+    values: dict[int, Any] = dict.fromkeys(range(len(sentinels)))
+    receivers = {receiver: rank for rank, receiver in enumerate(returned)}
+    left = list(sentinels)
+    while left:
+        ready = connection.wait([*left, *receivers])
+        for receiver in [each for each in receivers if each in ready]:
+            values[receivers.pop(receiver)] = _received(receiver)
+        left = [each for each in left if each not in ready]
+    for receiver, rank in receivers.items():
+        if receiver.poll():
+            values[rank] = _received(receiver)
+    return values
+
+
+def _received(receiver: Any) -> Any:
+    try:
+        return pickle.loads(receiver.recv_bytes())
+    except EOFError:  # the rank has returned nothing
+        return None
+
+
+def _run_function(rank: int, function: Any, args: Sequence[Any], settings: Mapping[str, str], sending: Any) -> None:
+    __tracebackhide__ = True
+    os.environ.update(settings)
+    sending.send_bytes(pickle.dumps(function(*args)))  # whole: the rank's memory is gone when it is read

@@ -1,0 +1,199 @@
+"""Starting the processes of a program: its ranks, or its launcher, forked from servers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching.guardian import Guardian
+from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, Birth
+from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, server_keys
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
+from ddpsim.simulator.rank_processes.rank_files import Files
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+_AT_ONCE = MOST_FILES // (FILES_OF_A_RANK + 1)
+"""So many processes a server is asked for at a time."""
+
+
+class _Coming(NamedTuple):
+    """A process that is not there yet."""
+
+    rank: int
+    channel: Channel
+    theirs: Channel
+    arena: Arena
+    arena_file: int
+    files: Files
+
+    @classmethod
+    def made(cls, rank: int) -> _Coming:
+        """What belongs to it. Raises OSError if the system gives no more files or address space."""
+        with ExitStack() as made:
+            channel, theirs = Channel.pair()
+            made.callback(channel.close)
+            made.callback(theirs.close)
+            files = Files()
+            made.callback(files.close)
+            arena_file = os.memfd_create("arena")
+            made.callback(os.close, arena_file)
+            arena = Arena(file=arena_file)
+            made.pop_all()
+        return cls(rank, channel, theirs, arena, arena_file, files)
+
+    def give_away(self) -> None:
+        """It is there, and has what is its own."""
+        self.theirs.close()
+        os.close(self.arena_file)
+
+    def drop(self) -> None:
+        """It does not come."""
+        self.give_away()
+        self.channel.close()
+        self.arena.close()
+        self.files.close()
+
+    def given(self, announced: int, more: Sequence[int]) -> list[int]:
+        """The files that it is given, as `server.py` takes them."""
+        own = [self.theirs.fileno(), self.arena_file, self.files.output, self.files.errors, self.files.stack]
+        return [*own, announced, *more]
+
+
+def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[Child]:
+    """Start the process of each rank. Raises UsageError if the system gives no more."""
+    return _start(config, config.world_size, guardian, [])
+
+
+def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> Child:
+    """Start the process of a program that starts its ranks itself, with its end of a line."""
+    return _start(config, 1, guardian, [line])[0]
+
+
+def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    try:
+        return _started(config, count, guardian, more)
+    except ServerGone as gone:
+        if not gone.was_ready:
+            raise
+    return _started(config, count, guardian, more)  # somebody has killed a server that stood by: from a new one
+
+
+def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    assert isinstance(config.program, Script)
+    children: list[Child] = []
+    keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
+    try:
+        with STANDING.in_use(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, _adopting_orphans():
+            for first in range(0, count, _AT_ONCE * len(servers)):
+                ranks = range(first, min(first + _AT_ONCE * len(servers), count))
+                _fork(config, ranks, servers, children, guardian, more)
+    except BaseException as error:
+        for child in children:
+            child.kill()
+            child.close()
+        if isinstance(error, OSError):
+            raise UsageError(
+                f"the system does not give {count} processes for ranks ({error.strerror}), expected one for each: take "
+                "fewer ranks, or raise the limits of processes, files and address space (ulimit -u, -n, -v)"
+            ) from None
+        raise
+    return children
+
+
+def _fork(
+    config: ProcessConfig,
+    ranks: range,
+    servers: Sequence[Server],
+    children: list[Child],
+    guardian: Guardian,
+    more: Sequence[int],
+) -> None:
+    """Let the servers fork some ranks, beside each other. Raises OSError if the system gives no more."""
+    coming: list[_Coming] = []
+    try:
+        for rank in ranks:
+            coming.append(_Coming.made(rank))
+        shares = [coming[number :: len(servers)] for number in range(len(servers))]
+        with _undisturbed():
+            pids, error = _forked(servers, shares, config.announcement.file, more)
+    except BaseException:
+        for each in coming:
+            each.drop()
+        raise
+    for each in coming:
+        if each.rank not in pids:
+            each.drop()
+            continue
+        guardian.guard(pids[each.rank])
+        child = Child(each.rank, pids[each.rank], each.channel, each.arena, each.files)
+        children.append(child)
+        each.give_away()
+        with suppress(OSError):  # it is gone, as the coordinator will see
+            child.channel.send(_birth(each.rank, config))
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def _forked(
+    servers: Sequence[Server], shares: Sequence[Sequence[_Coming]], announced: int, more: Sequence[int]
+) -> tuple[dict[int, int], int]:
+    """The numbers of the processes, by rank, and why there are no more."""
+    asked = [(server, share) for server, share in zip(servers, shares, strict=True) if share]
+    for server, share in asked:
+        server.ask_to_fork([each.given(announced, more) for each in share])
+    pids: dict[int, int] = {}
+    errors, gone = [], None
+    for server, share in asked:
+        try:
+            forked = server.forked()
+        except UsageError as error:  # it has ended, and the others have forked nevertheless
+            gone = error
+            continue
+        pids.update({each.rank: pid for each, pid in zip(share, forked.pids, strict=False)})
+        errors.append(forked.error)
+    if gone is not None:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise gone
+    return pids, next(filter(None, errors), 0)
+
+
+def _birth(rank: int, config: ProcessConfig) -> Birth:
+    told = config._asdict()
+    del told["announcement"]
+    return Birth(rank, told, dict(os.environ), os.getcwd(), tuple(sys.path))
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Processes whose parent ends become ours."""
+    system = ctypes.CDLL(None)
+    before = ctypes.c_int()
+    system.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    system.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        system.prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits: there would be processes that nobody knows."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

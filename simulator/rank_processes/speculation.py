@@ -1,0 +1,75 @@
+"""Speculation: which ranks may compute before they have the baton.
+
+Ranks share no memory, so what a rank does up to its next request depends only on the answer to its last one. If that
+answer is certain before the kernel serves the request, the coordinator sends it at once, and the rank computes in
+parallel with the others. The kernel still serves the requests in the order of the policy, and gives each the same
+answer. If the run stops in between, the rank ran too far: its later messages are dropped, and it has to end.
+
+Three answers are certain: to a rank that begins, to one that is about to make a call, and to one that waits for calls
+that are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME
+from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
+from ddpsim.simulator.kernel.states import Phase
+from ddpsim.simulator.rank_processes.inbox import Inbox
+from ddpsim.simulator.rank_processes.messages import Ask, Message, Turn
+
+_MOST_UNHANDLED = 1_000
+"""The most messages of a rank that may wait for their turn."""
+
+_STEPS_LEFT = 10_000
+"""No rank speculates so near to the limit of steps: the run may stop while that rank is too far."""
+
+
+class Speculation:
+    """Sends certain answers early, for one execution."""
+
+    def __init__(self, kernel: Kernel, *, is_allowed: bool) -> None:
+        self._run = kernel.run
+        self._is_allowed = is_allowed
+
+    def let_go_on(self, inbox: Inbox) -> None:
+        """Answer a rank that waits, if it is certain what the kernel will say."""
+        entry = inbox.unanswered()
+        if entry is None or not self._may_go_on(inbox):
+            return
+        turn = self._certain(inbox, entry.message)
+        if turn is not None:
+            entry.is_answered = True
+            inbox.answer(turn)
+
+    def _may_go_on(self, inbox: Inbox) -> bool:
+        run = self._run
+        return (
+            self._is_allowed
+            and run.life.phase is Phase.RUNNING
+            and not run.ranks[inbox.child.rank].has_started_threads  # they have to take turns, too
+            and not inbox.completions.has_watched
+            and not inbox.is_gone
+            and len(inbox.entries) < _MOST_UNHANDLED
+            and run.steps + _STEPS_LEFT < run.budget.steps
+        )
+
+    def _certain(self, inbox: Inbox, message: Message | None) -> Turn | None:
+        rank, steps = inbox.child.rank, self._run.steps
+        if message is None:
+            return Turn(rank, GO_ON, steps, is_stopping=False, is_ahead=True)
+        if not isinstance(message, Ask):
+            return None
+        request = message.request
+        if isinstance(request, (BeginCall, Checkpoint)):
+            return Turn(rank, GO_ON, steps, is_stopping=False, is_ahead=True)
+        if isinstance(request, WaitFor) and self._are_complete(inbox, request.handles):
+            known = inbox.completions.up_to(request.handles)
+            return Turn(rank, IN_TIME, steps, is_stopping=False, outcomes=known, is_ahead=True)
+        return None
+
+    def _are_complete(self, inbox: Inbox, handles: Sequence[int]) -> bool:
+        still_open = self._run.ranks[inbox.child.rank].open
+        return all(handle <= inbox.last_posted and handle not in still_open for handle in handles)

@@ -1,0 +1,131 @@
+"""What cannot be run on real processes: one clear line, exit status 2, and nothing left."""
+
+import re
+import resource
+
+import pytest
+import torch.distributed as dist
+
+from ddpsim import Budget, UsageError
+from ddpsim.scenarios import Scenario, load, replay_scenario, run_scenario
+from ddpsim.scenarios.cli import main
+from tests.jobs.conftest import PROGRAMS, children
+
+pytestmark = pytest.mark.tier("ci")  # it starts processes
+
+GREETS = f"{PROGRAMS}:greets"
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run `ddpsim run NAME --transport processes` with the words of a line; returns its one line on stderr."""
+
+    def refused(name, line=""):
+        before = children()
+        assert main(["run", name, "--transport", "processes", *line.split()]) == 2
+        assert children() == before
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (text,) = captured.err.splitlines()
+        return text.removeprefix("ddpsim: ")
+
+    return refused
+
+
+@pytest.mark.parametrize("timeout", ["0", "-3", "nan", "inf", "1201"])
+def test_timeout(refused, timeout):
+    expected = f"timeout is {float(timeout)}, expected more than 0 and at most 1200 seconds: say how long"
+    assert refused("send-send", f"--timeout {timeout}").startswith(expected)
+
+
+def test_timeout_of_a_simulation(capsys):
+    assert main(["run", "send-send", "--timeout", "3"]) == 2
+    assert "timeout is 3.0, but transport 'memory' finds a deadlock at once" in capsys.readouterr().err
+
+
+def test_timeout_that_is_no_number():
+    with pytest.raises(UsageError, match=r"^timeout is '3', expected more than 0"):
+        run_scenario("send-send", transport="processes", timeout_seconds="3")
+
+
+def test_unknown_transport(capsys):
+    assert main(["run", "send-send", "--transport", "pigeon"]) == 2
+    assert "transport is 'pigeon', expected 'memory', 'gloo', 'processes'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["--policy random", "--seed 3"])
+def test_policy(refused, line):
+    assert re.search(r"policy is '\w+' and seed \d, but real processes run freely", refused("send-send", line))
+
+
+def test_policy_of_the_zoo(capsys):
+    assert main(["zoo", "--transport", "processes", "--policy", "random"]) == 2
+    assert "but real processes run freely" in capsys.readouterr().err
+
+
+def test_replay():
+    with pytest.raises(
+        UsageError, match=r"^transport is 'processes', but real processes run freely and cannot be repl"
+    ):
+        replay_scenario("send-send", "s1:0:00000000", transport="processes")
+
+
+def test_faults(refused):
+    assert re.match(r"rank-crash has faults \(Crash\(.*take transport 'memory' or 'gloo'$", refused("rank-crash"))
+
+
+def test_torch_without_gloo(refused, monkeypatch):
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    assert refused("send-send").startswith("transport is 'processes', but this torch has no gloo, expected one built")
+
+
+def test_too_many_ranks(refused):
+    expected = "world size is 65, expected at most 64 as processes of this machine: take fewer ranks"
+    assert refused(GREETS, "--world-size 65").startswith(expected)
+
+
+def test_limit_on_processes(refused, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
+    assert refused(GREETS, "--world-size 5").startswith("world size is 5, expected at most 4 as processes of this")
+
+
+def test_no_room_for_a_rank(refused, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (15, 15))
+    expected = (
+        "this user may have fewer than 16 processes, expected room for 16 a rank: raise the limit (ulimit -u), or"
+    )
+    assert refused(GREETS, "--world-size 1").startswith(expected)
+
+
+def test_world_size():
+    with pytest.raises(UsageError, match=r"^world size is '4', expected a whole number from 1"):
+        run_scenario(load(GREETS), transport="processes", world_size="4")
+
+
+def test_budget():
+    with pytest.raises(
+        UsageError, match=r"^budget is Budget\(.*\), but real processes are no simulation: leave it out"
+    ):
+        run_scenario("send-send", transport="processes", budget=Budget())
+
+
+def test_rank_that_dies_while_starting(server, refused, monkeypatch):
+    monkeypatch.setenv("DIES_WHILE_STARTING", "1")
+    text = refused(GREETS, "--world-size 2")
+    assert text.startswith("rank 1 did not start (signal SIGKILL), expected its process to load the program")
+
+
+def test_program_that_cannot_be_loaded_there(server, refused, tmp_path):
+    program = tmp_path / "program.py"
+    lines = ["import os", "assert 'TORCHELASTIC_RUN_ID' not in os.environ, 'not here'", "def main(rank): pass"]
+    program.write_text("\n".join(lines), encoding="utf-8")
+    text = refused(f"{program}:main", "--world-size 2")
+    assert re.match(r"rank \d did not start \(UsageError: .*program\.py:2 raised AssertionError: not here", text)
+
+
+def test_program_that_no_other_process_finds():
+    scenario = Scenario("own", "", lambda rank: rank)
+    with pytest.raises(
+        UsageError, match=r"^own cannot be given to other processes .*: move it there, or name it as FI"
+    ):
+        run_scenario(scenario, transport="processes")

@@ -1,0 +1,68 @@
+"""What supervisors tell each other through the store; no process is started."""
+
+from torch.distributed import HashStore
+
+from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, LOST, Heartbeats, Notes
+
+
+def world(size):
+    store = HashStore()
+    return [Notes(rank, size, store, is_host=False) for rank in range(size)]
+
+
+def report(rank, ending=RankEnding.RETURNED, *, has_started=True):
+    return RankReport(rank, ending, 0.0, has_started)
+
+
+def test_reports_are_gathered():
+    first, second = world(2)
+    second.write(report(1))
+    assert not first.have_all_ended()
+    first.write(report(0))
+    assert second.have_all_ended()
+    assert first.read_all() == (report(0), report(1))
+    assert first.why_over() is None
+
+
+def test_a_hang_is_told_to_all():
+    first, second = world(2)
+    second.write(report(1, RankEnding.HUNG))
+    assert first.why_over() == HUNG
+
+
+def test_a_rank_that_does_not_start_ends_the_run():
+    first, second = world(2)
+    second.write(report(1, RankEnding.RAISED, has_started=False))
+    assert first.why_over() == FAILED_TO_START
+
+
+def test_a_supervisor_without_a_sign_of_life_is_reported_once():
+    first, second, third = world(3)
+    mine, its = Heartbeats(first), Heartbeats(second)
+    third.write(report(2))
+    for now in range(60):
+        mine.give(float(now))
+        its.give(float(now))
+    for now in range(60, 131):  # the second is silent from here on
+        mine.give(float(now))
+    assert not first.have_all_ended()
+    first.write(report(0))
+    own, lost, ended = first.read_all()
+    assert (own, ended) == (report(0), report(2))  # the third is silent, too, and has reported
+    assert (lost.ending, lost.death) == (RankEnding.DIED, LOST)
+    assert not first.are_all_idle()
+    for own in (first, third):
+        own.vote(own.rank, is_idle=True)
+    assert first.are_all_idle()  # for who is lost, nobody else can say so
+
+
+def test_all_ranks_are_idle_until_one_takes_it_back():
+    first, second = world(2)
+    second.vote(1, is_idle=True)
+    assert not first.are_all_idle()
+    first.vote(0, is_idle=True)
+    assert first.are_all_idle()
+    assert second.are_all_idle()
+    second.vote(1, is_idle=False)
+    assert not first.are_all_idle()

@@ -1,0 +1,106 @@
+"""The structural shrinker: what one step makes of records, tuples, mappings, numbers and words."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ddpsim.simulator.shrinking.structure import Structure
+
+
+class Colour(Enum):
+    """Two words."""
+
+    GREY = 1
+    RED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A dataclass."""
+
+    colour: Colour
+    lengths: tuple[int, ...] = ()
+    name: str = "kept"
+
+
+class Tree(NamedTuple):
+    """A NamedTuple."""
+
+    leaves: tuple[Leaf, ...]
+    options: dict[str, int]
+    mark: str | None = None
+
+
+class Other(Struct, frozen=True):
+    """A Struct."""
+
+    size: int
+    tree: Tree | None = None
+
+
+TREES = Structure(
+    {
+        Tree: {"leaves": (), "options": 1, "mark": (None, "a", "b")},
+        Leaf: {"colour": tuple(Colour), "lengths": 2},
+        Other: {"size": 0, "tree": (None,)},
+    }
+)
+
+
+def test_tuples_and_mappings_lose_blocks_in_every_place():
+    leaf = Leaf(Colour.GREY, (7, 8))
+    found = list(TREES.fewer(Other(3, Tree((leaf,), {"x": 1, "y": 2}))))
+    assert [each.tree for each in found] == [
+        Tree((), {"x": 1, "y": 2}),
+        *(Tree((Leaf(Colour.GREY, lengths),), {"x": 1, "y": 2}) for lengths in ((8,), (7,))),
+        *(Tree((leaf,), options) for options in ({}, {"y": 2}, {"x": 1})),
+    ]
+    assert {each.size for each in found} == {3}
+
+
+def test_numbers_and_words_become_plainer():
+    assert list(TREES.plainer(Other(7))) == [Other(0), Other(3), Other(6)]
+    assert list(TREES.plainer(Other(-2))) == [Other(0), Other(-1)]
+    assert list(TREES.plainer(Other(0, Tree((), {}, "b")))) == [
+        Other(0),
+        Other(0, Tree((), {}, None)),
+        Other(0, Tree((), {}, "a")),
+    ]
+    assert list(TREES.plainer(Tree((), {"x": 2}))) == [Tree((), {"x": 1})]
+    assert list(TREES.plainer(Leaf(Colour.RED, (2, 0)))) == [
+        Leaf(Colour.GREY, (2, 0)),
+        Leaf(Colour.RED, (2,)),  # one plain number in place of all
+        Leaf(Colour.RED, (2, 2)),  # a number below the plain one grows
+        Leaf(Colour.RED, (2, 1)),
+    ]
+
+
+def test_what_is_alike_changes_together():
+    red, long = Leaf(Colour.RED, (2,)), Leaf(Colour.RED, (2, 5), "other")
+    found = list(TREES.alike((red, long, red)))
+    grey = Leaf(Colour.GREY, (2,)), Leaf(Colour.GREY, (2, 5), "other"), Leaf(Colour.GREY, (2,))
+    assert grey in found
+    assert (red, Leaf(Colour.RED, (2,), "other"), red) in found
+    assert (red, Leaf(Colour.RED, (2, 3), "other"), red) in found
+    assert all(each[0] == each[2] for each in found if len(each) == 3)
+
+
+def test_elements_move_to_earlier_places():
+    one, two, three = (Leaf(Colour.GREY, name=name) for name in "123")
+    assert list(TREES.earlier((one, two, three))) == [(two, one, three), (three, one, two), (one, three, two)]
+    assert list(TREES.earlier((one,) * 31)) == []
+
+
+def test_what_is_plain_weighs_least():
+    assert (TREES.words(Leaf(Colour.GREY, (2,))), TREES.numbers(Leaf(Colour.GREY, (2,)))) == (0, 1)
+    assert TREES.numbers(Leaf(Colour.GREY, ())) == 2
+    tree = Tree((Leaf(Colour.RED, (5, 1)),), {"x": 3, "y": 1}, "b")
+    assert TREES.words(tree) == 2 + 1 + 2  # "b" is the third word, RED the second; two options
+    assert TREES.numbers(tree) == 3 + 1 + 2 + 2  # 5 and 1 instead of 2, two numbers; 3 instead of 1
+
+
+def test_what_no_table_lists_stays():
+    assert list(Structure({}).plainer(Leaf(Colour.RED, (5,)))) == []
+    assert list(Structure({}).fewer({"x": object})) == [{}]
