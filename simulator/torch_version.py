@@ -7,6 +7,9 @@ import sys
 
 OLDEST = (2, 11)
 
+TESTED = (("3.11", "2.13"), ("3.13", "2.15"), ("3.11", "2.11"), ("3.10", "2.14"))
+"""Python and torch that ddpsim was tested with, as docs/versions.md says."""
+
 
 def complaint() -> str:
     """What is wrong with the torch that has been imported, or "". What it lacks shows as an ImportError somewhere."""

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.kit.replacements import refuse_what_has_no_row
+
 pytest_plugins = ["pytester", "tests.tiers"]
 
 
@@ -33,6 +35,7 @@ def seconds(text):
 
 
 def pytest_configure(config):
+    refuse_what_has_no_row()
     if config.option.fuzz_seconds is None and config.option.tier == "nightly":
         config.option.fuzz_seconds = 60.0
     # What is drawn is the same each time, and no machine is too slow for it.

@@ -20,6 +20,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
 from ddpsim.scenarios.cli.debug import debug
 from ddpsim.scenarios.cli.diagnose import diagnose
+from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
@@ -129,6 +130,7 @@ app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim diagnose dumps/ --report hang")(diagnose)
 app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
+app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
 def _leave_quietly() -> None:

@@ -18,8 +18,8 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.wording import listed
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.records.reading import Found
-    from ddpsim.simulator.records.diagnosis import Diagnosis
+    from ddpsim.scenarios.records.found_records import FoundRecords
+    from ddpsim.simulator.records.record_diagnosis import Diagnosis
     from ddpsim.simulator.result import Result
 
 _MOST_NOTES = 12
@@ -79,10 +79,10 @@ def diagnose(
     """
     from ddpsim.scenarios.cli.reporting import reporting
     from ddpsim.scenarios.records.failing_scenario import check_form, written_test
-    from ddpsim.scenarios.records.reading import found_in
-    from ddpsim.simulator.records.diagnosis import diagnose
+    from ddpsim.scenarios.records.found_records import found_in
     from ddpsim.simulator.records.job import job_of
-    from ddpsim.simulator.records.record import RecordError
+    from ddpsim.simulator.records.rank_record import RecordError
+    from ddpsim.simulator.records.record_diagnosis import diagnose
 
     if write_test is not None:
         from ddpsim.scenarios.fuzzing.shrinking.saved import check_new
@@ -127,11 +127,11 @@ def _show_beside(diagnosis: Diagnosis, program: str) -> None:
     output.show(f"\n{told}")
 
 
-def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[Found, list[str]]:
+def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
     """The records of a job that is run for them, and how it ended."""
     from ddpsim.scenarios.jobs.watched_job import watched
-    from ddpsim.scenarios.records.reading import found_in
-    from ddpsim.simulator.records.record import RecordError
+    from ddpsim.scenarios.records.found_records import found_in
+    from ddpsim.simulator.records.rank_record import RecordError
 
     with TemporaryDirectory() as folder:
         ended = watched(words, Path(folder), quiet_seconds=quiet_seconds, limit_seconds=limit_seconds)
@@ -146,7 +146,7 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
 def _head(diagnosis: Diagnosis) -> str:
     """What was read."""
     records = diagnosis.job.records.values()
-    calls = sum(len(record.course.steps) for record in records)
+    calls = sum(len(record.call_log.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size

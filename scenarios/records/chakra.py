@@ -1,14 +1,24 @@
-"""Chakra execution traces as files, by mlcommons' published package, which an extra installs."""
+"""Chakra execution traces (mlcommons/chakra, et_def.proto) of a simulated run, for tools that simulate speed.
+
+A trace says which rank communicates what with which ranks, and in which order. It has no computation, as virtual time
+has none. The files are written by mlcommons' published package, which the extra `chakra` installs. Only `--chakra`
+imports this module.
+"""
 
 from __future__ import annotations
 
 import importlib
 import io
-from typing import Any
+import re
+from enum import Enum
+from math import prod
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.records.as_chakra import ChakraNode, NodeType, nodes_of
-from ddpsim.simulator.records.journal import Journal
+from ddpsim.simulator.operations import OPERATIONS, Movement
+from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
 """What the package's own generator writes."""
@@ -19,12 +29,12 @@ def check_chakra() -> None:
     _modules()
 
 
-def trace_of(journal: Journal, rank: int) -> bytes:
+def trace_of(run_log: RunLog, rank: int) -> bytes:
     """The trace of a rank: the metadata, then its nodes, each with its length before it."""
     schema, encode = _modules()
     file = io.BytesIO()
     encode(file, schema.GlobalMetadata(version=SCHEMA_VERSION))
-    for node in nodes_of(journal, rank):
+    for node in nodes_of(run_log, rank):
         encode(file, _encoded(schema, node))
     return file.getvalue()
 
@@ -61,3 +71,92 @@ def _encoded(schema: Any, node: ChakraNode) -> Any:
         attributes.append(attribute(name="comm_tag", int32_val=node.tag))
     kind = schema.NodeType.Value(node.type.value)
     return schema.Node(id=node.id, name=node.name, type=kind, ctrl_deps=node.after, attr=attributes)
+
+
+# --- the nodes -------------------------------------------------------------------------------------------------------
+
+
+class NodeType(str, Enum):
+    """The names of et_def.proto's `NodeType` that communication has."""
+
+    SEND = "COMM_SEND_NODE"
+    RECEIVE = "COMM_RECV_NODE"
+    COLLECTIVE = "COMM_COLL_NODE"
+
+
+class ChakraNode(NamedTuple):
+    """A call. What has no value in it is None."""
+
+    id: int
+    name: str
+    type: NodeType
+    after: tuple[int, ...]
+    """Nodes of the same rank that come first: the call before it on the same group, as on one stream."""
+    size: int
+    """Bytes that the rank brings; what a receive takes; 0 of a barrier."""
+    group: str
+    members: tuple[int, ...]
+    """Global ranks."""
+    collective: str | None = None
+    """A name of et_def.proto's `CollectiveCommType`."""
+    root: int | None = None
+    """Global rank."""
+    peer: int | None = None
+    """Global rank."""
+    tag: int | None = None
+
+
+COLLECTIVES = MappingProxyType(
+    {
+        Movement.NOTHING: "BARRIER",
+        Movement.ALL_REDUCE: "ALL_REDUCE",
+        Movement.REDUCE: "REDUCE",
+        Movement.BROADCAST: "BROADCAST",
+        Movement.ALL_GATHER: "ALL_GATHER",
+        Movement.ALL_GATHER_INTO_TENSOR: "ALL_GATHER",
+        Movement.ALL_GATHER_COALESCED: "ALL_GATHER",
+        Movement.GATHER: "GATHER",
+        Movement.SCATTER: "SCATTER",
+        Movement.REDUCE_SCATTER: "REDUCE_SCATTER",
+        Movement.REDUCE_SCATTER_TENSOR: "REDUCE_SCATTER",
+        Movement.ALL_TO_ALL: "ALL_TO_ALL",
+        Movement.ALL_TO_ALL_SINGLE: "ALL_TO_ALL",
+    }
+)
+"""Names of et_def.proto's `CollectiveCommType`."""
+
+
+def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
+    """The calls of a rank, numbered from 0 on. A receive that took no message from any source has no peer."""
+    nodes: list[ChakraNode] = []
+    latest: dict[str, int] = {}
+    for number, (call, _, _) in enumerate(run_log.ranks[rank]):
+        after = (latest[call.group],) if call.group in latest else ()
+        latest[call.group] = number
+        node = ChakraNode(number, str(call), NodeType.COLLECTIVE, after, _size(call), call.group, ())
+        node = node._replace(members=run_log.members[call.group])
+        nodes.append(_message(node, call) if call.is_point_to_point else _collective(node, call))
+    return tuple(nodes)
+
+
+def _collective(node: ChakraNode, call: Call) -> ChakraNode:
+    return node._replace(collective=COLLECTIVES[OPERATIONS[call.operation].movement], root=call.signature.root)
+
+
+def _message(node: ChakraNode, call: Call) -> ChakraNode:
+    kind = NodeType.SEND if call.operation == "send" else NodeType.RECEIVE
+    return node._replace(type=kind, peer=None if call.peer == ANY_SOURCE else call.peer, tag=call.tag)
+
+
+def _size(call: Call) -> int:
+    """Of what is sent: the first shape of an all_to_all_single is that, the second what is received."""
+    shapes, dtype = call.signature.shapes, call.signature.dtype
+    if OPERATIONS[call.operation].movement is Movement.ALL_TO_ALL_SINGLE:
+        shapes = shapes[:1]
+    return sum(map(prod, shapes)) * (0 if dtype is None else bytes_of(dtype))
+
+
+def bytes_of(dtype: str) -> int:
+    """How many an element has: 4 of "float32", 1 of "bool" and of "float8_e4m3fn"."""
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else max(1, int(bits[0]) // 8)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.records.as_program import program_of
-from ddpsim.simulator.records.diagnosis import Diagnosis
+from ddpsim.simulator.records.record_diagnosis import Diagnosis
 from ddpsim.simulator.verdict import Code, Finding, Verdict
 
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 from ddpsim.scenarios.ranks.calls import CALLS
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.records.texts import plain
+from ddpsim.simulator.records.record_texts import plain
 
 _LONGEST_LOOP = 16
 

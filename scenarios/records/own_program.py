@@ -1,14 +1,22 @@
-"""The program of a job, run here on as many virtual ranks, and where its calls first differ from the records."""
+"""The program of a job, run here on as many virtual ranks, and where its calls first differ from the records.
+
+The run is read as records of the same form, so both lack the same. Groups are known by the order in which a rank first
+used them, as their names are of their job.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.records import flight_recorder, plain_pickle
+from ddpsim.simulator.records.as_flight_recorder import dump_of
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.journal import journal
-from ddpsim.simulator.records.same_calls import Comparison, Difference, compared
+from ddpsim.simulator.records.rank_record import RankRecord, Step
+from ddpsim.simulator.records.run_log import RunLog, run_log
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.wording import rank_list
 
@@ -24,7 +32,7 @@ def run_beside(job: Job, program: str) -> str:
     if not words:
         raise UsageError("--program is empty, expected a program and its arguments: --program 'train.py --epochs 2'")
     result = simulate_program(words, job.world_size)
-    comparison = compared(job, journal(result.trace, job.world_size))
+    comparison = compared(job, run_log(result.trace, job.world_size))
     command = f"ddpsim run --world-size {job.world_size} {program}"
     return "\n".join([f"program {program} {_found(result)}", *_lines(comparison, job), f"  {command}"])
 
@@ -56,3 +64,71 @@ def _sides(difference: Difference) -> list[str]:
 
 def _text(call: Call | None) -> str:
     return "no more call" if call is None else f"{call}  {call.location}".rstrip()
+
+
+# --- the comparison ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a rank of the program first did what its record does not say."""
+
+    rank: int
+    alike: int
+    """So many calls before are alike."""
+    recorded: Call | None
+    """None where the record has no more."""
+    made: Call | None
+    """None where the program made no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The calls of a program beside those of records."""
+
+    alike: int
+    """So many calls of all ranks are alike."""
+    differences: tuple[Difference, ...]
+    """Of each rank that differs the first, the earliest one first."""
+
+
+def compared(job: Job, run: RunLog) -> Comparison:
+    """Compare each rank that left a record with the same one of the run."""
+    alike, differences = 0, []
+    for rank, record in job.records.items():
+        made = flight_recorder.read(plain_pickle.loads(dump_of(run, rank)), f"rank_{rank}")
+        count, difference = _compared(record, made)
+        alike += count
+        differences += [] if difference is None else [difference]
+    return Comparison(alike, tuple(sorted(differences, key=lambda each: (each.alike, each.rank))))
+
+
+def _compared(record: RankRecord, made: RankRecord) -> tuple[int, Difference | None]:
+    """How many calls are alike, and where they first differ. Behind a cut nobody knows what the rank did."""
+    own, other = _indices(record, record), _indices(record, made)[record.lost :]
+    numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for place, (mine, its) in enumerate(zip(own, other, strict=False)):
+        steps = record.call_log.steps[mine], made.call_log.steps[its]
+        if _key(steps[0], numbers[0]) != _key(steps[1], numbers[1]):
+            return place, Difference(record.rank, place, record.calls[mine].call, made.calls[its].call)
+    count = min(len(own), len(other))
+    if len(own) == len(other) or (record.is_cut and len(own) < len(other)):
+        return count, None
+    recorded = record.calls[own[count]].call if len(own) > count else None
+    return count, Difference(record.rank, count, recorded, made.calls[other[count]].call if recorded is None else None)
+
+
+def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
+    """The steps to compare: without messages, where the record has none because its recorder skips them."""
+    return list(_without_messages(of)) if record.not_recorded and not record.call_log.messages else range(len(of.calls))
+
+
+def _without_messages(record: RankRecord) -> Iterator[int]:
+    return (index for index, step in enumerate(record.call_log.steps) if step.is_collective)
+
+
+def _key(step: Step, numbers: dict[int, int]) -> tuple[object, ...]:
+    """What must be the same: reductions, roots and splits are not in all records."""
+    group = numbers.setdefault(step.group, len(numbers))
+    signature = step.signature
+    return group, signature.operation, signature.shapes, signature.dtype, step.peer

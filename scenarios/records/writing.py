@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpsim.scenarios.records.chakra import check_chakra, trace_of
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.as_flight_recorder import dump_of
-from ddpsim.simulator.records.journal import Journal, journal
+from ddpsim.simulator.records.run_log import RunLog, run_log
 from ddpsim.simulator.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ def write_records(result: Result, folders: RecordFolders) -> None:
         return
     if not result.trace:
         raise UsageError("the run has no trace to write records of, expected a simulated one: leave --transport out")
-    noted = journal(result.trace, result.world_size)
+    noted = run_log(result.trace, result.world_size)
     for folder, name, form in (
         (folders.flight_recorder, FLIGHT_RECORDER, dump_of),
         (folders.clog, CLOG, log_of),
-        (folders.chakra, CHAKRA, trace_of),
+        (folders.chakra, CHAKRA, _chakra_trace),
     ):
         if folder is not None:
             _write(folder, name, form, noted)
@@ -56,6 +55,8 @@ def write_records(result: Result, folders: RecordFolders) -> None:
 def check_folders(folders: RecordFolders) -> None:
     """Raise UsageError for a folder that cannot be made or holds records already, before anything runs."""
     if folders.chakra is not None:
+        from ddpsim.scenarios.records.chakra import check_chakra
+
         check_chakra()
     for folder in folders.named.values():
         try:
@@ -67,7 +68,13 @@ def check_folders(folders: RecordFolders) -> None:
             raise UsageError(f"{folder} holds records already, such as {min(own)}, expected none: give another folder")
 
 
-def _write(folder: Path, name: str, form: Callable[[Journal, int], bytes], noted: Journal) -> None:
+def _chakra_trace(log: RunLog, rank: int) -> bytes:
+    from ddpsim.scenarios.records.chakra import trace_of
+
+    return trace_of(log, rank)
+
+
+def _write(folder: Path, name: str, form: Callable[[RunLog, int], bytes], noted: RunLog) -> None:
     try:
         for rank in range(noted.world_size):
             write_whole(folder / name.format(rank), form(noted, rank))

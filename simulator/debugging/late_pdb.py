@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ddpsim.simulator.debugging.place import Place
+from ddpsim.simulator.runtime.replaced import Replaced
 
 
 class LatePdb:
@@ -23,7 +24,7 @@ class LatePdb:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._finder: _Finder | None = None
-        self._original: type[Any] | None = None
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Replace it, now or when it is imported."""
@@ -38,14 +39,13 @@ class LatePdb:
         """Put it back. May be called twice."""
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
         self._finder = None
-        if self._original is not None:
-            sys.modules["pdb"].Pdb, self._original = self._original, None  # type: ignore[attr-defined]
+        if self._replaced:
+            self._replaced.put_back()
             _let_pytest_ask_again()
 
     def _replace(self, module: Any) -> None:
-        if self._original is None:
-            self._original = module.Pdb
-            module.Pdb = made_for(self._place)
+        if not self._replaced:
+            self._replaced.put(module, "Pdb", made_for(self._place))
             _let_pytest_ask_again()
 
 

@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import Any
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 _MODULE = "torch._dynamo.convert_frame"
 
 
@@ -19,8 +21,7 @@ class CompilerLock:
     """Stands in for torch's during a run."""
 
     def __init__(self) -> None:
-        self._torchs: Any = None
-        """None as long as the compiler is not loaded."""
+        self._replaced = Replaced()
         self._of_run: Any = None
         """Made by the rank that compiles first, on its thread, so that waiting for it is a wait of the simulation."""
 
@@ -28,13 +29,11 @@ class CompilerLock:
         """Take the place of torch's, if the compiler is loaded. May be called again."""
         module: Any = sys.modules.get(_MODULE)
         if module is not None and module.compile_lock is not self:
-            self._torchs, module.compile_lock = module.compile_lock, self
+            self._replaced.put(module, "compile_lock", self)
 
     def uninstall(self) -> None:
         """Give torch's its place back."""
-        if self._torchs is not None:
-            module: Any = sys.modules[_MODULE]
-            module.compile_lock = self._torchs
+        self._replaced.put_back()
 
     def __enter__(self) -> Any:
         if self._of_run is None:

@@ -28,6 +28,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, MemoryStore
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replaced
 
 _FIRST_FREE_PORT = 49_152
 """The ports from here on are nobody's own: one of them is taken for port 0."""
@@ -241,17 +242,19 @@ def serve_made_stores(host: Host) -> None:
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", here)
             if names is not here and names.get(name) is real:
-                setattr(module, name, made)
+                Replaced().put(module, name, made)
 
 
 @contextmanager
 def stores_of_threads(host: Host) -> Iterator[None]:
     """Let torch's classes make ours where a rank calls them, whichever names a program has of them."""
+    replaced = Replaced()
     with ExitStack() as at_end:
+        at_end.callback(replaced.put_back)
         for kind in (TCPStore, FileStore, HashStore):
             real: Any = getattr(_c10d, kind.__name__)
-            at_end.callback(delattr, real, "__new__")
-            real.__new__ = _chooser(partial(_bound, kind, real, host, at_end.callback), real, host)
+            bind = partial(_bound, kind, real, host, at_end.callback)
+            replaced.put(real, "__new__", _chooser(bind, real, host))
         yield
 
 

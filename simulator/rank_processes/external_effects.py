@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 _CHANGING = frozenset({
     "fcntl.flock", "fcntl.lockf", "os.chmod", "os.chown", "os.fork", "os.kill", "os.killpg", "os.link", "os.listdir",
     "os.listxattr", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.symlink",
@@ -40,15 +42,16 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
     sys.addaudithook(heed)
     _watch_functions(_LOOKING, wait)
-    serialization: Any = torch.serialization
-    opens = serialization._open_zipfile_writer
 
-    def open_zipfile_writer(name_or_buffer: Any) -> Any:
-        if not hasattr(name_or_buffer, "write"):
-            wait()
-        return opens(name_or_buffer)
+    def opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def open_zipfile_writer(name_or_buffer: Any) -> Any:
+            if not hasattr(name_or_buffer, "write"):
+                wait()
+            return original(name_or_buffer)
 
-    serialization._open_zipfile_writer = open_zipfile_writer
+        return open_zipfile_writer
+
+    Replaced().replace(torch.serialization, "_open_zipfile_writer", opening)
 
 
 def _imports(frame: FrameType) -> bool:
@@ -69,7 +72,7 @@ def _watch_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
     for name in names:
         original = getattr(os, name)
         watched = _after(wait, original)
-        setattr(os, name, watched)
+        Replaced().put(os, name, watched)
         for supports in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
             if original in supports:
                 supports.add(watched)

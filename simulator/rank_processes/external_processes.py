@@ -14,12 +14,14 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
+from ddpsim.simulator.runtime.replaced import Replaced
 
 _MOST_BYTES = 1 << 12
 
@@ -55,8 +57,7 @@ def watch_children(address: str, who: str) -> None:
 
 def refuse_groups_in_forks() -> None:
     """In a rank or a launcher: let what it forks make no group."""
-    own, original = os.getpid(), distributed_c10d._new_process_group_helper
-    distributed_c10d._new_process_group_helper = _only_in(own, original)
+    Replaced().replace(distributed_c10d, "_new_process_group_helper", partial(_only_in, os.getpid()))
 
 
 def _only_in(own: int, original: Callable[..., Any]) -> Callable[..., Any]:

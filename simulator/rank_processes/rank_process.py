@@ -39,6 +39,7 @@ from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.outcome import Raised, one_line, told
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from ddpsim.simulator.virtual_gpus.doors import Doors
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
@@ -206,7 +207,7 @@ class _RankProcess:
     @contextmanager
     def _exit_heeded(self) -> Iterator[None]:
         """Let a program that leaves by os._exit(0) say before what every program says at its end."""
-        own_process, leave = os.getpid(), os._exit
+        own_process, leave, replaced = os.getpid(), os._exit, Replaced()
 
         def end_process(status: int) -> NoReturn:
             if os.getpid() == own_process and self._host.is_rank_thread():  # what the rank forks is not the rank
@@ -223,11 +224,11 @@ class _RankProcess:
             leave(status)
 
         if self._rank_config.common.is_program:
-            os._exit = end_process
+            replaced.put(os, "_exit", end_process)
         try:
             yield
         finally:
-            os._exit = leave
+            replaced.put_back()
 
     def _await_turn(self) -> None:
         """Before the rank touches what it shares with others."""

@@ -1,4 +1,4 @@
-"""A journal as torchcomms' clogs, version 1, with reductions, roots and splits, which a flight recorder leaves out."""
+"""A run log as torchcomms' clogs, version 1, with reductions, roots and splits, which a flight recorder leaves out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import prod
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Shapes
-from ddpsim.simulator.records.journal import Journal
 from ddpsim.simulator.records.operation_names import SHORT_DTYPES
-from ddpsim.simulator.records.record import DEFAULT
+from ddpsim.simulator.records.rank_record import DEFAULT
+from ddpsim.simulator.records.run_log import RunLog
 
 _NAMES = {
     "all_gather_into_tensor": "all_gather_single",
@@ -20,16 +20,16 @@ _NAMES = {
 _SHORT = {name: short for short, name in SHORT_DTYPES.items()}
 
 
-def log_of(journal: Journal, rank: int) -> bytes:
+def log_of(run_log: RunLog, rank: int) -> bytes:
     """The log of a rank."""
-    lines = ["V|1|base_timestamp=0.000", f"new_comm|comm={DEFAULT}|rank={rank}|world_size={journal.world_size}"]
-    for group, members in journal.members.items():
+    lines = ["V|1|base_timestamp=0.000", f"new_comm|comm={DEFAULT}|rank={rank}|world_size={run_log.world_size}"]
+    for group, members in run_log.members.items():
         if group != DEFAULT and rank in members:
             lines.append(f"new_comm|comm={_name(group)}|rank={members.index(rank)}|world_size={len(members)}")
             lines.append(f"split|parent={DEFAULT}|child={_name(group)}|ranks={','.join(map(str, members))}")
     numbers: dict[str, int] = {}
-    for work, noted in enumerate(journal.ranks[rank], start=1):
-        signature = _signature(noted.call, journal.members[noted.call.group])
+    for work, noted in enumerate(run_log.ranks[rank], start=1):
+        signature = _signature(noted.call, run_log.members[noted.call.group])
         if signature not in numbers:
             numbers[signature] = len(numbers) + 1
             lines.append(f"C{numbers[signature]}|sig|{signature}")

@@ -1,4 +1,4 @@
-"""A journal as dumps of torch's flight recorder, of NCCL's shape, version 2.10: what torch's own reader takes."""
+"""A run log as dumps of torch's flight recorder, of NCCL's shape, version 2.10: what torch's own reader takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Root, Shapes
-from ddpsim.simulator.records.journal import Journal, Noted
 from ddpsim.simulator.records.operation_names import CPP_DTYPES
-from ddpsim.simulator.records.record import DEFAULT
+from ddpsim.simulator.records.rank_record import DEFAULT
+from ddpsim.simulator.records.run_log import Noted, RunLog
 
 VERSION = "2.10"
 _NAMES = {
@@ -27,18 +27,18 @@ _CPP = {name: cpp for cpp, name in CPP_DTYPES.items()}
 _SECOND = 1_000_000_000
 
 
-def dump_of(journal: Journal, rank: int) -> bytes:
+def dump_of(run_log: RunLog, rank: int) -> bytes:
     """The dump of a rank, pickled as torch does."""
-    names = {group: "0" if group == DEFAULT else group for group in journal.members}
+    names = {group: "0" if group == DEFAULT else group for group in run_log.members}
     config = {
         names[group]: {"name": names[group], "desc": _description(group), "ranks": str(list(members))}
-        for group, members in journal.members.items()
+        for group, members in run_log.members.items()
         if rank in members
     }
     counts: Counter[tuple[str, str]] = Counter()
     entries = [
-        _entry(number, noted, journal.members[noted.call.group], names[noted.call.group], counts)
-        for number, noted in enumerate(journal.ranks[rank])
+        _entry(number, noted, run_log.members[noted.call.group], names[noted.call.group], counts)
+        for number, noted in enumerate(run_log.ranks[rank])
         if noted.call.peer != ANY_SOURCE  # NCCL has no such receive, and nobody knows whose message it would have been
     ]
     dump = {"version": VERSION, "pg_config": config, "comm_lib_version": "", "pg_status": {}, "entries": entries}

@@ -17,9 +17,9 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
-from ddpsim.simulator.records.diagnosis import Diagnosis
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.record import Progress
+from ddpsim.simulator.records.rank_record import CallProgress
+from ddpsim.simulator.records.record_diagnosis import Diagnosis
 
 KEPT = 20
 """So many of the last collectives of each group are kept; where a rank has no record, only those not complete."""
@@ -139,7 +139,7 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for record in job.records.values():
-        for number, lane in record.course.lanes.items():
+        for number, lane in record.call_log.lanes.items():
             group = record.groups[number]
             last[group] = min(last.get(group, lane.last), lane.last)
     for group, number in last.items():
@@ -154,13 +154,13 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
 def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
     """The calls of a rank that are kept, in order: of a group whose numbers begin anew, those of the last."""
     record = job.records[rank]
-    course = record.course
-    first = {number: cuts[record.groups[number]] for number in course.lanes}
-    for index, step in enumerate(course.steps):
+    call_log = record.call_log
+    first = {number: cuts[record.groups[number]] for number in call_log.lanes}
+    for index, step in enumerate(call_log.steps):
         if step.is_collective:
-            if step.sequence >= first[step.group] and index >= course.lanes[step.group].begin:
+            if step.sequence >= first[step.group] and index >= call_log.lanes[step.group].begin:
                 yield record.calls[index].call
         elif step.peer is not None:
             call = record.calls[index].call
-            if id(call) in kept or (step.progress is Progress.UNFINISHED and call.peer != ANY_SOURCE):
+            if id(call) in kept or (step.progress is CallProgress.UNFINISHED and call.peer != ANY_SOURCE):
                 yield call

@@ -17,9 +17,8 @@ from collections import Counter, defaultdict, deque
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
-from ddpsim.simulator.records.rank_names import rank_in
-from ddpsim.simulator.records.record import Course, Progress, RankRecord, RecordError, Step, numbered
-from ddpsim.simulator.records.texts import plain
+from ddpsim.simulator.records.rank_record import CallLog, CallProgress, RankRecord, RecordError, Step, numbered
+from ddpsim.simulator.records.record_texts import plain, rank_in
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17
@@ -115,8 +114,8 @@ class _Reading:
             count = (group, peer is not None)
             steps.append(Step(groups[group], counts[count], signature, progress, peer))
             counts[count] += 1
-        course = Course(tuple(steps))
-        return RankRecord(rank, self._source, "clog 1", course, tuple(groups), members=dict(self._members))
+        call_log = CallLog(tuple(steps))
+        return RankRecord(rank, self._source, "clog 1", call_log, tuple(groups), members=dict(self._members))
 
     def _world_size(self) -> int:
         return max((size for _, size in self._ranks.values()), default=0)
@@ -131,10 +130,10 @@ class _Reading:
             )
         return rank
 
-    def _progress(self, index: int) -> Progress:
+    def _progress(self, index: int) -> CallProgress:
         if index in self._ended:
-            return Progress.COMPLETE
-        return Progress.UNFINISHED if self._has_ends else Progress.UNKNOWN
+            return CallProgress.COMPLETE
+        return CallProgress.UNFINISHED if self._has_ends else CallProgress.UNKNOWN
 
     def _signature(self, name: str, fields: dict[str, str]) -> tuple[str, Signature, int | None]:
         operation = OPERATIONS.get(name, name)

@@ -1,4 +1,4 @@
-"""The entries of a flight recorder's dump as a course.
+"""The entries of a flight recorder's dump as a call log.
 
 Reading an entry takes longer than unpickling it, and most ranks of a job have the same ones but for times. So their
 fields are first compared as they are, in C, with those of dumps that were read before: what is equal is not read again.
@@ -22,9 +22,8 @@ import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
 from ddpsim.simulator.records.operation_names import CPP_DTYPES, OPERATIONS
-from ddpsim.simulator.records.record import DEFAULT, Course, Progress, RecordError, Step, numbered
-from ddpsim.simulator.records.stacks import lines_of
-from ddpsim.simulator.records.texts import plain
+from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, RecordError, Step, numbered
+from ddpsim.simulator.records.record_texts import lines_of, plain
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -71,12 +70,12 @@ class _Entry(msgspec.Struct):
     is_p2p: bool = False
 
 
-class Found(NamedTuple):
+class ReadEntries(NamedTuple):
     """What the entries of a dump come to."""
 
-    course: Course
+    call_log: CallLog
     groups: tuple[str, ...]
-    """Those of the course, by their numbers."""
+    """Those of the call log, by their numbers."""
     sites: tuple[tuple[Site, Site | None], ...]
     """The line of each step, and the one in another file behind it; () where there are no stacks."""
     lost: int
@@ -94,7 +93,7 @@ class _Known:
     rows: Sequence[Any]
     pattern: Sequence[int]
     """The number of each entry's group."""
-    found: Found
+    found: ReadEntries
     places: tuple[int, ...]
     """The index of the entry of each step, as the dump has them."""
 
@@ -108,7 +107,7 @@ class EntriesReader:
         self._signatures: dict[Any, Signature] = {}
         self._steps: dict[Step, Step] = {}
 
-    def read(self, entries: Any) -> Found:
+    def read(self, entries: Any) -> ReadEntries:
         """Read them. Raises RecordError for what no recorder writes."""
         if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
             what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
@@ -137,7 +136,7 @@ class EntriesReader:
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
         sites = _sites(entries, places)
-        found = Found(Course(tuple(steps)), tuple(names), sites, lost, _gaps(ordered), _own_rank(ordered, names))
+        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _gaps(ordered), _own_rank(ordered, names))
         return _Known(rows, pattern, found, places)
 
 
@@ -315,21 +314,21 @@ def _is_together(first: _Entry, other: _Entry) -> bool:
 
 def _with_progress(steps: list[Step]) -> list[Step]:
     """What was retired and had a later call of its group behind it was complete: a time-out would have raised."""
-    if all(step.progress is not Progress.UNKNOWN for step in steps):
+    if all(step.progress is not CallProgress.UNKNOWN for step in steps):
         return steps
     later: set[int] = set()
     found = []
     for step in reversed(steps):
-        is_done = step.progress is Progress.UNKNOWN and step.group in later
-        found.append(step._replace(progress=Progress.COMPLETE) if is_done else step)
+        is_done = step.progress is CallProgress.UNKNOWN and step.group in later
+        found.append(step._replace(progress=CallProgress.COMPLETE) if is_done else step)
         later.add(step.group)
     return found[::-1]
 
 
-def _progress(entry: _Entry) -> Progress:
+def _progress(entry: _Entry) -> CallProgress:
     if entry.state == "completed":
-        return Progress.COMPLETE
-    return Progress.UNKNOWN if entry.retired else Progress.UNFINISHED
+        return CallProgress.COMPLETE
+    return CallProgress.UNKNOWN if entry.retired else CallProgress.UNFINISHED
 
 
 def _gaps(entries: Sequence[_Entry]) -> int:

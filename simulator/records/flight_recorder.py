@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ddpsim.simulator.records.entries import EntriesReader, Found, label
-from ddpsim.simulator.records.rank_names import rank_in
-from ddpsim.simulator.records.record import RankRecord, RecordError
-from ddpsim.simulator.records.texts import plain
+from ddpsim.simulator.records.entries import EntriesReader, ReadEntries, label
+from ddpsim.simulator.records.rank_record import RankRecord, RecordError
+from ddpsim.simulator.records.record_texts import plain, rank_in
 
 _RANKS = re.compile(r"\[\s*(?:[0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)?\s*\]")
 _MOST_MEMBERS = 2**20
@@ -42,7 +41,7 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
-def read(value: Any, source: str, found_in: Callable[[Any], Found] | None = None) -> RankRecord:
+def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
     """The record in a dump, unpickled or parsed; `found_in` says what its entries come to.
 
     Raises RecordError for one that is damaged, or of another version.
@@ -85,7 +84,7 @@ def _is_known_version(value: dict[str, Any]) -> bool:
     return version.startswith("2.")
 
 
-def _record(dump: _Dump, source: str, found_in: Callable[[Any], Found]) -> RankRecord:
+def _record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
     members = {label(group.name or name, group.desc): _ranks(group) for name, group in dump.pg_config.items()}
     members = {label: ranks for label, ranks in members.items() if ranks}
     found = found_in(dump.entries)
@@ -101,7 +100,7 @@ def _record(dump: _Dump, source: str, found_in: Callable[[Any], Found]) -> RankR
         rank=rank,
         source=source,
         form=f"flight recorder {dump.version}",
-        course=found.course,
+        call_log=found.call_log,
         groups=found.groups,
         sites=found.sites,
         members=members,
@@ -112,7 +111,7 @@ def _record(dump: _Dump, source: str, found_in: Callable[[Any], Found]) -> RankR
     )
 
 
-def _rank_of_messages(found: Found, members: Mapping[str, tuple[int, ...]]) -> int | None:
+def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]) -> int | None:
     """The rank that its sends and receives name as its own, as a global one; None without members to know that by."""
     if found.own is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.records.record import DEFAULT, RankRecord, RecordError
+from ddpsim.simulator.records.rank_record import DEFAULT, RankRecord, RecordError
 from ddpsim.simulator.wording import listed, rank_list
 
 _MOST_RANKS = 2**17
@@ -84,7 +84,7 @@ def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
 
 
 def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
-    if not any(record.course.steps for record in records.values()):
+    if not any(record.call_log.steps for record in records.values()):
         sources = listed([record.source for record in records.values()], 3)
         raise RecordError(
             f"found no call in the records ({sources}), expected some: switch the recorder on by "

@@ -16,8 +16,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.records import plain_pickle
-from ddpsim.simulator.records.entries import Found, label, rows_of, stacks_of
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.entries import ReadEntries, label, rows_of, stacks_of
+from ddpsim.simulator.records.rank_record import RecordError
 
 _MOST_BYTES = 2**24
 """Of a pickle that is worth it: opcodes are followed in Python."""
@@ -80,9 +80,9 @@ class Template:
     tail: _Section
     groups: tuple[tuple[str, str], ...]
     """Name and description of each group, or the marks of open texts."""
-    found: Found
+    found: ReadEntries
 
-    def read(self, data: bytes) -> tuple[Value, Found] | None:
+    def read(self, data: bytes) -> tuple[Value, ReadEntries] | None:
         """The dump in a pickle without its entries, and what these come to; None if the pickle is another one."""
         parts, at = [], 0
         for section in (self.head, self.body, self.tail):
@@ -101,7 +101,7 @@ class Template:
             return None
         return self._with_groups(value, texts)
 
-    def _with_groups(self, value: Value, texts: Sequence[str]) -> tuple[Value, Found] | None:
+    def _with_groups(self, value: Value, texts: Sequence[str]) -> tuple[Value, ReadEntries] | None:
         by_mark = dict(zip(_marks(), texts, strict=False))
         names = [tuple(by_mark.get(each, each) for each in group) for group in self.groups]
         labels = tuple(dict.fromkeys(label(name, description) for name, description in names))
@@ -110,7 +110,7 @@ class Template:
         return value, self.found._replace(groups=labels)
 
 
-def template_of(data: bytes, value: Value, found: Found) -> Template | None:
+def template_of(data: bytes, value: Value, found: ReadEntries) -> Template | None:
     """The template of a pickle whose value is known, and what its entries came to; None where it has none."""
     if len(data) > _MOST_BYTES:
         return None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 
@@ -37,8 +38,9 @@ and UsageError where nobody can type."""
 def read_line(text: str, streams: Streams) -> str:
     """As `input` does it on streams that are not those of the process; with a terminal the line can be edited."""
     show(text[: text.rfind("\n") + 1], streams)
-    kept = sys.stdin, sys.stdout
-    sys.stdin, sys.stdout = streams
+    replaced = Replaced()
+    replaced.put(sys, "stdin", streams.input)
+    replaced.put(sys, "stdout", streams.output)
     try:
         return input(text[text.rfind("\n") + 1 :])
     except EOFError:
@@ -46,7 +48,7 @@ def read_line(text: str, streams: Streams) -> str:
             raise UsageError(NOBODY_TYPES) from None
         raise
     finally:
-        sys.stdin, sys.stdout = kept
+        replaced.put_back()
 
 
 def _is_terminal(stream: Any) -> bool:

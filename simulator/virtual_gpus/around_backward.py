@@ -14,23 +14,21 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import checkpoint
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 
 def keep_mode_in_backward(mode: Any) -> None:
     """Let everything in Python that runs inside a backward run under the mode."""
     function: Any = BackwardCFunction
-    function.apply = _inside(mode, function.apply)
-    tensor: Any = Tensor
-    module: Any = nn.Module
-    wrapper: Any = DistributedDataParallel
-    hooks: Any = saved_tensors_hooks
-    _wrap_argument(mode, tensor, "register_hook", 0)
-    _wrap_argument(mode, tensor, "register_post_accumulate_grad_hook", 0)
-    _wrap_argument(mode, module, "register_full_backward_hook", 0)
-    _wrap_argument(mode, module, "register_full_backward_pre_hook", 0)
-    _wrap_argument(mode, wrapper, "register_comm_hook", 1)
-    _wrap_argument(mode, hooks, "__init__", 1)  # a checkpoint computes again in there
-    variable: Any = Variable
-    variable._execution_engine = _Engine(mode, variable._execution_engine)
+    Replaced().put(function, "apply", _inside(mode, function.apply))
+    _wrap_argument(mode, Tensor, "register_hook", 0)
+    _wrap_argument(mode, Tensor, "register_post_accumulate_grad_hook", 0)
+    _wrap_argument(mode, nn.Module, "register_full_backward_hook", 0)
+    _wrap_argument(mode, nn.Module, "register_full_backward_pre_hook", 0)
+    _wrap_argument(mode, DistributedDataParallel, "register_comm_hook", 1)
+    _wrap_argument(mode, saved_tensors_hooks, "__init__", 1)  # a checkpoint computes again in there
+    engine = "_execution_engine"
+    Replaced().replace(Variable, engine, lambda original: _Engine(mode, original))
     _compare_without_devices()
 
 
@@ -86,4 +84,4 @@ def _wrap_argument(mode: Any, owner: Any, name: str, position: int) -> None:
             options = {**options, "hook": _inside(mode, hook)}
         return original(self, *arguments, **options)
 
-    setattr(owner, name, method)
+    Replaced().put(owner, name, method)

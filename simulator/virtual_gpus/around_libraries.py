@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
 from ddpsim.simulator.virtual_gpus.sharded_random import replace_fakes, replace_tracker
 
@@ -62,4 +63,4 @@ def _read_on_cpu(module: Any) -> None:
         is_gpu = isinstance(device, int) or str(device).startswith("cuda")
         return original(filename, framework, device="cpu" if is_gpu else device, **options)
 
-    module.safe_open = safe_open
+    Replaced().put(module, "safe_open", safe_open)

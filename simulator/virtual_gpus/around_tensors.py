@@ -10,20 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.simulator.process_group.gpu_labels import label_of, put, put_all
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
-
-_TORCH: Any = torch
-"""As what it is here: a module whose names are replaced."""
 
 
 def replace_moves(gpus: Gpus) -> None:
     """Numbers as devices, and what keeps the data of a tensor: parameters."""
-    tensor: Any = Tensor
-    parameter: Any = nn.Parameter
     native: Any = torch._C._nn
-    parse = native._parse_to
-    move = tensor.to
-    make = parameter.__new__
+    parse, move, make = native._parse_to, Tensor.to, nn.Parameter.__new__
 
     def parse_to(*arguments: Any, **options: Any) -> Any:
         return parse(*_numbers_named(arguments), **_device_named(options))
@@ -42,12 +36,14 @@ def replace_moves(gpus: Gpus) -> None:
             put(made, label)
         return made
 
-    native._parse_to = parse_to
-    tensor.to = to
-    parameter.__new__ = make_parameter
-    tensor.pin_memory = lambda self, device=None: self  # the thread that pins for a DataLoader has no mode
-    tensor.record_stream = lambda self, stream: None
-    tensor.is_pinned = lambda self, device=None: label_of(self) is None
+    replaced = Replaced()
+    replaced.put(native, "_parse_to", parse_to)
+    replaced.put(Tensor, "to", to)
+    replaced.put(nn.Parameter, "__new__", make_parameter)
+    # The thread that pins for a DataLoader has no mode.
+    replaced.put(Tensor, "pin_memory", lambda self, device=None: self)
+    replaced.put(Tensor, "record_stream", lambda self, stream: None)
+    replaced.put(Tensor, "is_pinned", lambda self, device=None: label_of(self) is None)
 
 
 def _numbers_named(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -77,7 +73,8 @@ def replace_generator() -> None:
         def __subclasscheck__(cls, kind: type) -> bool:
             return issubclass(kind, original)
 
-    _TORCH.Generator = Kind("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
+    kind = Kind("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
+    Replaced().put(torch, "Generator", kind)
 
 
 def replace_load(gpus: Gpus) -> None:
@@ -96,7 +93,8 @@ def replace_load(gpus: Gpus) -> None:
             put_all(value, label)
         return value
 
-    _TORCH.load = _TORCH.serialization.load = load
+    for owner in (torch, torch.serialization):
+        Replaced().put(owner, "load", load)
 
 
 def replace_autocast() -> None:
@@ -117,7 +115,8 @@ def replace_autocast() -> None:
             leave(self._on_cpu.pop(), *error)
         return result
 
-    kind.__enter__, kind.__exit__ = enter_both, leave_both
+    Replaced().put(kind, "__enter__", enter_both)
+    Replaced().put(kind, "__exit__", leave_both)
 
 
 def replace_profiler() -> None:
@@ -130,7 +129,7 @@ def replace_profiler() -> None:
         options = {name: value for name, value in options.items() if name != "use_cuda"}
         begin(self, *arguments, **options | ({"use_device": None} if options.get("use_device") == "cuda" else {}))
 
-    kind.__init__ = begin_on_cpu
+    Replaced().put(kind, "__init__", begin_on_cpu)
 
 
 def replace_compile(say: Callable[[], None]) -> None:
@@ -140,4 +139,4 @@ def replace_compile(say: Callable[[], None]) -> None:
         say()
         return model if model is not None else lambda function: function
 
-    _TORCH.compile = compile
+    Replaced().put(torch, "compile", compile)

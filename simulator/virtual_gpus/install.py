@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ddpsim.simulator.patches.absent_nccl import NCCL_TIMEOUT, NCCL_VERSION
 from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
 from ddpsim.simulator.virtual_gpus.around_libraries import replace_when_imported
@@ -53,7 +54,7 @@ class VirtualGpus:
         for module in _modules("torch.accelerator"):
             _replace(module, accelerator_functions(gpus), adds=module is torch.accelerator)
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
-            setattr(torch.cuda, name, _on_current(getattr(torch, name)))
+            Replaced().put(torch.cuda, name, _on_current(getattr(torch, name)))
         _replace_libraries()
         replace_when_imported(gpus)
         see_tensors_as_they_are()
@@ -68,17 +69,14 @@ class VirtualGpus:
 
 
 def _replace_libraries() -> None:
-    distributed: Any = dist
-    nccl: Any = torch.cuda.nccl
-    cudnn: Any = torch.backends.cudnn
-    cudnn.is_acceptable = lambda tensor: False
-    distributed.is_nccl_available = lambda: True
-    distributed.ProcessGroupNCCL = NoNccl
-    distributed.distributed_c10d.default_pg_nccl_timeout = NCCL_TIMEOUT
-    nccl.version = lambda: NCCL_VERSION
-    version: Any = torch.version
-    version.cuda = version.cuda or _CUDA_VERSION
-    nccl.is_available = lambda tensors: True
+    replaced = Replaced()
+    replaced.put(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    replaced.put(dist, "is_nccl_available", lambda: True)
+    replaced.put(dist, "ProcessGroupNCCL", NoNccl)
+    replaced.put(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
+    replaced.put(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
+    replaced.put(torch.cuda.nccl, "is_available", lambda tensors: True)
+    replaced.put(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
 
 
 def _modules(name: str) -> list[ModuleType]:
@@ -89,7 +87,7 @@ def _modules(name: str) -> list[ModuleType]:
 def _replace(module: ModuleType, replaced: dict[str, Any], *, adds: bool) -> None:
     for name, value in replaced.items():
         if adds or name in vars(module):
-            setattr(module, name, value)
+            Replaced().put(module, name, value)
 
 
 def _on_current(kind: Any) -> Any:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.process_group.gpu_labels import put
+from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
 
 
@@ -39,21 +40,21 @@ def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
         put(state, self._device.index)
         return state
 
-    kind.__init__ = make_tracker
-    kind._get_device_state = get_state
-    kind._set_device_state = lambda self, state: self._states.keep(state)
+    replaced = Replaced()
+    replaced.put(kind, "__init__", make_tracker)
+    replaced.put(kind, "_get_device_state", get_state)
+    replaced.put(kind, "_set_device_state", lambda self, state: self._states.keep(state))
 
 
 def replace_fakes(op_schema: ModuleType) -> None:
     """Heed `torch.distributed.tensor._op_schema`: what is only asked for its shape is the CPU's, as what computes."""
-    module: Any = op_schema
 
     def made_of(spec: Any) -> Tensor:
         meta = spec.tensor_meta
         made: Tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
         return made
 
-    module._rebuild_tensor_from_dtensor_meta = made_of
+    Replaced().put(op_schema, "_rebuild_tensor_from_dtensor_meta", made_of)
 
 
 class _States:

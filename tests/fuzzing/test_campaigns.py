@@ -151,7 +151,7 @@ def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatc
             raise ZeroDivisionError("of ours")
         return run_scenario(scenario, *each, **options)
 
-    for module in ("fuzzing.judging", "fuzzing.corpus", "shrinking.shrinker"):
+    for module in ("fuzzing.judging", "fuzzing.corpus", "fuzzing.shrinking.shrinker"):
         monkeypatch.setattr(f"ddpsim.scenarios.{module}.run_scenario", raises)
     told = campaign(PROGRAMS)
     assert all(each.path.exists() and each.how == "not shrunk" for each in told.kept)

@@ -21,10 +21,10 @@ from typing import Any
 
 from ddpsim.scenarios import Scenario, load, registry
 from ddpsim.scenarios.jobs import in_rank
-from ddpsim.scenarios.records.reading import found_in
-from ddpsim.simulator.records.diagnosis import diagnose
+from ddpsim.scenarios.records.found_records import found_in
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_diagnosis import diagnose
 from tests.records.torchs_reader import told_by_torch
 
 ROOT = Path(__file__).resolve().parents[2]

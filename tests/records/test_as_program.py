@@ -9,8 +9,8 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.as_program import KEPT, program_of
-from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.record_diagnosis import diagnose
 from tests.records.dumps import call, job
 
 DONE, HUNG = call(), call(line=21, state="started")

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from ddpsim import UsageError, simulate
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.records import chakra
+from ddpsim.scenarios.records.chakra import COLLECTIVES, bytes_of, nodes_of
 from ddpsim.scenarios.records.writing import RecordFolders, write_records
 from ddpsim.simulator.operations import CREATING, OPERATIONS
-from ddpsim.simulator.records.as_chakra import COLLECTIVES, bytes_of, nodes_of
-from ddpsim.simulator.records.journal import journal
+from ddpsim.simulator.records.run_log import run_log
 from tests.kit.rows import rows
 
 needs_package = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def result():
 
 
 def test_nodes(result):
-    noted = journal(result.trace, 3)
+    noted = run_log(result.trace, 3)
     told = [
         [
             (each.type, each.collective, each.size, each.members, each.after, each.root, each.peer, each.tag)

@@ -4,10 +4,10 @@ import pytest
 
 from ddpsim import Code
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.records.diagnosis import diagnose
-from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.record import Progress, RecordError
+from ddpsim.simulator.records.rank_record import CallProgress, RecordError
+from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_forms import read
 from tests.kit.rows import rows
 
 HEAD = "V|1|base_timestamp=1714234567.890\nnew_comm|comm=world|rank={}|world_size={}\n"
@@ -34,7 +34,7 @@ def calls(count, ended, number=1):
 def test_a_log_becomes_calls():
     record = of(SUM + calls(2, 1))
     assert (record.rank, record.form, record.members) == (1, "clog 1", {"world": (0, 1, 2)})
-    assert [each.progress for each in record.calls] == [Progress.COMPLETE, Progress.UNFINISHED]
+    assert [each.progress for each in record.calls] == [CallProgress.COMPLETE, CallProgress.UNFINISHED]
     assert record.calls[1].call.signature == Signature("all_reduce", ((8,),), "float32", "SUM")
     assert record.calls[1].call.sequence == 1
     assert record.lacks == ()
@@ -77,7 +77,7 @@ def test_a_rank_that_did_not_come_is_found():
 
 def test_a_last_line_that_is_cut_is_left_out():
     whole = log(1, SUM + calls(2, 1))
-    assert read(whole[:-6], "log").calls[0].progress is Progress.COMPLETE
+    assert read(whole[:-6], "log").calls[0].progress is CallProgress.COMPLETE
     for length in range(60, len(whole)):
         read(whole[:length], "rank_1")
 

@@ -2,8 +2,8 @@
 
 from ddpsim import Code, Verdict
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.diagnosis import diagnose
 from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.record_diagnosis import diagnose
 from tests.kit.rows import rows
 from tests.records.dumps import call, dump, job
 

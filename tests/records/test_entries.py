@@ -7,8 +7,8 @@ import pytest
 
 from ddpsim.simulator.records import entries as module
 from ddpsim.simulator.records.entries import EntriesReader
-from ddpsim.simulator.records.forms import JobReader, read
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_forms import JobReader, read
 from tests.kit.rows import rows
 from tests.records.dumps import call, job, pickled, written
 
@@ -23,7 +23,7 @@ def records(dumps):
 def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_their_own():
     own = [[DONE, call(group=str(1 + rank // 2), line=rank)] for rank in range(4)]
     found = records(job(own, {"1": (0, 1), "2": (2, 3)}))
-    assert len({id(record.course) for record in found}) == 1
+    assert len({id(record.call_log) for record in found}) == 1
     assert [record.groups for record in found] == [("default", "1")] * 2 + [("default", "2")] * 2
     assert [record.calls[1].call.rank for record in found] == [0, 1, 2, 3]
     assert [str(record.calls[1].call.site) for record in found] == [f"train.py:{rank}" for rank in range(4)]
@@ -43,8 +43,8 @@ def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_the
 )
 def test_what_differs_in_anything_that_was_called_is_another_course(other):
     found = records(job([[DONE, DONE], other, [DONE, DONE]], {"1": (0, 1, 2)}))
-    assert found[0].course is found[2].course
-    assert found[0].course.steps != found[1].course.steps
+    assert found[0].call_log is found[2].call_log
+    assert found[0].call_log.steps != found[1].call_log.steps
 
 
 def test_a_shared_course_costs_no_reading(monkeypatch):
@@ -82,7 +82,7 @@ def test_several_processes_read_what_one_does(tmp_path):
 
 _ALONE_AND_TOGETHER = """
 import os, sys
-from ddpsim.scenarios.records import reading
+from ddpsim.scenarios.records import found_records as reading
 
 alone = reading.found_in(sys.argv[1:])
 reading._BYTES_OF_PROCESS = 100

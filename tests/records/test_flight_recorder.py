@@ -7,8 +7,8 @@ import pytest
 
 from ddpsim.simulator.calls import Signature, Site
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.forms import read
-from ddpsim.simulator.records.record import Progress, RecordError
+from ddpsim.simulator.records.rank_record import CallProgress, RecordError
+from ddpsim.simulator.records.record_forms import read
 from tests.kit.rows import rows
 from tests.records.dumps import as_json, call, dump, job, pickled
 
@@ -28,9 +28,9 @@ def test_a_dump_becomes_calls():
     assert (record.rank, record.form, record.lost) == (1, "flight recorder 2.10", 0)
     assert record.members == {"default": (0, 1, 2, 3), "5": (1, 3)}
     first, second = record.calls
-    assert (first.call.group, first.call.sequence, first.progress) == ("default", 0, Progress.COMPLETE)
+    assert (first.call.group, first.call.sequence, first.progress) == ("default", 0, CallProgress.COMPLETE)
     assert first.call.signature == Signature("all_reduce", ((11,),), "float32")
-    assert (second.call.group, second.call.sequence, second.progress) == ("5", 0, Progress.UNFINISHED)
+    assert (second.call.group, second.call.sequence, second.progress) == ("5", 0, CallProgress.UNFINISHED)
     assert second.call.site == Site("/job/train.py", 9, "train")
 
 
@@ -124,7 +124,7 @@ def test_a_rank_that_nothing_says_is_asked_for():
 
 def test_what_gloo_calls_retired_may_have_timed_out():
     retired = of(call(state="scheduled", retired=True)).calls[0]
-    assert retired.progress is Progress.UNKNOWN
+    assert retired.progress is CallProgress.UNKNOWN
 
 
 def test_a_ring_says_how_many_calls_it_lost():

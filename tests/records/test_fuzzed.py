@@ -8,12 +8,12 @@ import struct
 import pytest
 
 from ddpsim.simulator.records.as_clog import log_of
-from ddpsim.simulator.records.diagnosis import diagnose
-from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.history import history
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.journal import Journal, Noted
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_forms import read
+from ddpsim.simulator.records.run_log import Noted, RunLog
 from tests.records.dumps import as_json, call, job, pickled
 
 ODD = (
@@ -63,7 +63,7 @@ def log(rank):
     split = Signature("all_to_all_single", ((3,), (3,)), "int64", splits=((1, 1, 1), (1, 1, 1)))
     calls = [Call(rank, "default", number, each, NOWHERE) for number, each in enumerate((signature, split))]
     noted = tuple(Noted(each, number == 0, 0.5) for number, each in enumerate(calls))
-    return log_of(Journal(3, (noted,) * 3, {"default": (0, 1, 2)}), rank)
+    return log_of(RunLog(3, (noted,) * 3, {"default": (0, 1, 2)}), rank)
 
 
 def write(value, form):

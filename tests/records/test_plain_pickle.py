@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from ddpsim.simulator.records.plain_pickle import loads
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.rank_record import RecordError
 from tests.kit.rows import rows
 
 

@@ -7,11 +7,11 @@ import pickletools
 import pytest
 
 from ddpsim import Code, Verdict
-from ddpsim.simulator.records.diagnosis import diagnose
-from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.record import RecordError
-from ddpsim.simulator.records.salvage import closed
+from ddpsim.simulator.records.plain_pickle import closed
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_forms import read
 from tests.records.dumps import call, job, pickled
 
 DONE, HUNG = call(), call(line=21, state="started")
@@ -40,7 +40,7 @@ def test_each_cut_is_refused_or_the_entries_before_it(form):
         except RecordError:
             continue
         assert record.is_cut
-        shapes = [step.signature.shapes for step in record.course.steps]
+        shapes = [step.signature.shapes for step in record.call_log.steps]
         assert shapes == [((number,),) for number in range(1, len(shapes) + 1)]
         counts.add(len(shapes))
     assert {2, 3} <= counts <= {0, 1, 2, 3, 4}

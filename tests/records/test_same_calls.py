@@ -1,10 +1,10 @@
 """A program's calls beside those of a job's records."""
 
 from ddpsim import simulate
+from ddpsim.scenarios.records.own_program import compared
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.journal import journal
-from ddpsim.simulator.records.same_calls import compared
+from ddpsim.simulator.records.run_log import run_log
 from tests.records.dumps import call, job
 
 SIZE = 3
@@ -17,7 +17,7 @@ def beside(program, calls, **changes):
     for rank, each in changes.items():
         each(dumps[int(rank.removeprefix("rank"))])
     records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in dumps.items()]
-    return compared(job_of(records), journal(result.trace, SIZE))
+    return compared(job_of(records), run_log(result.trace, SIZE))
 
 
 def reducing(times):

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from ddpsim.simulator.records.entries import EntriesReader
-from ddpsim.simulator.records.forms import JobReader
-from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_forms import JobReader
 from tests.kit.rows import rows
 from tests.records.dumps import call, job, pickled
 
@@ -85,7 +85,7 @@ def test_what_differs_in_times_and_names_only_is_known_by_its_bytes(wholly_read)
     found = [reader.read(pickled(each), f"rank_{rank}") for rank, each in enumerate(made[2:], 2)]
     assert not wholly_read
     assert [record.groups for record in found] == [("default", "1"), ("default", "2"), ("default", "2")]
-    assert len({id(record.course) for record in found}) == 1
+    assert len({id(record.call_log) for record in found}) == 1
     for rank, each in enumerate(made):
         assert same_without(reader, made[:3], pickled(each), f"rank_{rank}")
 

@@ -225,7 +225,7 @@ def test_archives_cannot_leave_their_place(ddpsim, tmp_path):
 
 
 def test_a_bomb_is_refused_before_it_is_read(ddpsim, tmp_path, monkeypatch):
-    from ddpsim.scenarios.records import files
+    from ddpsim.scenarios.records import record_files as files
 
     monkeypatch.setattr(files, "MOST_BYTES", 10_000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:

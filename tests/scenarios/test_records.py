@@ -12,11 +12,11 @@ from ddpsim.scenarios.records.failing_test import test_of as text_of_test
 from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.as_flight_recorder import dump_of
 from ddpsim.simulator.records.as_program import program_of
-from ddpsim.simulator.records.diagnosis import diagnose
-from ddpsim.simulator.records.forms import read
 from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.journal import journal
-from ddpsim.simulator.records.record import Progress, RecordError
+from ddpsim.simulator.records.rank_record import CallProgress, RecordError
+from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_forms import read
+from ddpsim.simulator.records.run_log import run_log
 from tests.records.torchs_reader import told_by_torch
 from tests.tiers import sweep
 
@@ -53,7 +53,7 @@ NOT_CARRIED = {
 
 def records(result, form):
     write, name = FORMS[form]
-    noted = journal(result.trace, result.world_size)
+    noted = run_log(result.trace, result.world_size)
     return [read(write(noted, rank), name.format(rank)) for rank in range(result.world_size)]
 
 
@@ -72,7 +72,7 @@ def test_the_records_of_a_run_blame_whom_the_run_blames(name):
         if known and name not in NOT_CARRIED:
             found = diagnose(job_of(records(result, form), result.world_size))
             assert wanted & {each.ranks for each in found.findings}, (form, found.findings)
-        elif not result.findings and any(journal(result.trace, result.world_size).ranks):
+        elif not result.findings and any(run_log(result.trace, result.world_size).ranks):
             assert diagnose(job_of(records(result, form), result.world_size)).findings == ()
 
 
@@ -103,8 +103,8 @@ def test_records_say_what_the_run_did():
         per_rank = records(result, form)
         assert [len(each.calls) for each in per_rank] == [10, 9, 10, 10]
         assert [each.rank for each in per_rank] == [0, 1, 2, 3]
-        assert {each.calls[-1].progress for each in (per_rank[0], per_rank[2])} == {Progress.UNFINISHED}
-        assert {recorded.progress for recorded in per_rank[1].calls} == {Progress.COMPLETE}
+        assert {each.calls[-1].progress for each in (per_rank[0], per_rank[2])} == {CallProgress.UNFINISHED}
+        assert {recorded.progress for recorded in per_rank[1].calls} == {CallProgress.COMPLETE}
 
 
 def test_torchs_own_reader_reads_the_dumps(ddpsim, tmp_path):

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.runtime.replaced import Replaced
+
 SETTINGS = (
     "float32_matmul_precision",
     "cublas_allow_tf32",
@@ -34,12 +36,13 @@ SETTINGS = (
 class Modes:
     """One intra-op thread; and what the ranks share, put back."""
 
-    __slots__ = ("_host_settings", "_host_threads", "_set_threads", "threads_were_set")
+    __slots__ = ("_host_settings", "_host_threads", "_replaced", "_set_threads", "threads_were_set")
 
     def __init__(self) -> None:
         self._host_threads = torch.get_num_threads()
         self._host_settings = {name: _setting(name) for name in SETTINGS}
         self._set_threads = torch.set_num_threads
+        self._replaced = Replaced()
         self.threads_were_set = False
 
     def install(self) -> None:
@@ -51,7 +54,8 @@ class Modes:
             self.threads_were_set = True
 
         set_threads(1)
-        torch.set_num_threads = torch._C.set_num_threads = set_num_threads
+        for owner in (torch, torch._C):
+            self._replaced.put(owner, "set_num_threads", set_num_threads)
 
     def compute_with_one_thread(self) -> None:
         """Undo what the calling thread may have set."""
@@ -63,7 +67,7 @@ class Modes:
         for name, value in self._host_settings.items():
             if value is not None and _setting(name) not in (None, value):
                 getattr(torch._C, f"_set_{name}")(value)
-        torch.set_num_threads = torch._C.set_num_threads = self._set_threads
+        self._replaced.put_back()
         torch.set_num_threads(self._host_threads)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from ddpsim.simulator.records import clog, flight_recorder, plain_pickle, salvage
-from ddpsim.simulator.records.entries import EntriesReader, Found
-from ddpsim.simulator.records.record import Course, RankRecord, RecordError
+from ddpsim.simulator.records import clog, flight_recorder, plain_pickle
+from ddpsim.simulator.records.entries import EntriesReader, ReadEntries
+from ddpsim.simulator.records.rank_record import CallLog, RankRecord, RecordError
+from ddpsim.simulator.records.record_texts import plain
 from ddpsim.simulator.records.templates import Template, template_of
-from ddpsim.simulator.records.texts import plain
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 _MOST_TEMPLATES = 8
@@ -33,7 +33,7 @@ class JobReader:
 
     def __init__(self, most_templates: int = _MOST_TEMPLATES) -> None:
         self._entries = EntriesReader()
-        self._courses: set[Course] = set()
+        self._call_logs: set[CallLog] = set()
         self._templates: list[Template] = []
         """The one that fitted last stands first."""
         self._untried = most_templates
@@ -56,10 +56,10 @@ class JobReader:
         record = self._of_dump(value, source)
         if is_cut:
             return replace(record, is_cut=True)
-        self._learn(data, value, record.course)
+        self._learn(data, value, record.call_log)
         return record
 
-    def _known(self, data: bytes) -> tuple[Any, Found] | None:
+    def _known(self, data: bytes) -> tuple[Any, ReadEntries] | None:
         for index, template in enumerate(self._templates):
             read = template.read(data)
             if read is not None:
@@ -72,11 +72,11 @@ class JobReader:
             raise RecordError(f"plain values without version and entries, expected {EXPECTED}")
         return flight_recorder.read(value, source, self._entries.read)
 
-    def _learn(self, data: bytes, value: Any, course: Course) -> None:
+    def _learn(self, data: bytes, value: Any, call_log: CallLog) -> None:
         """Make a template of a pickle whose entries are those of one before: more like it may follow."""
-        if course not in self._courses:
-            self._courses.add(course)
-        elif self._untried and course.steps:
+        if call_log not in self._call_logs:
+            self._call_logs.add(call_log)
+        elif self._untried and call_log.steps:
             self._untried -= 1
             template = template_of(data, value, self._entries.read(value["entries"]))
             self._templates += [] if template is None else [template]
@@ -87,7 +87,7 @@ def _unpickled(data: bytes) -> tuple[object, bool]:
     try:
         return plain_pickle.loads(data), False
     except plain_pickle.CutShortError as error:
-        closed = salvage.closed(data)
+        closed = plain_pickle.closed(data)
         value = None if closed is None else plain_pickle.loads(closed)
         if not isinstance(value, dict) or not flight_recorder.is_dump(value):
             raise error

@@ -21,10 +21,9 @@ from ddpsim.simulator.diagnosis.standstill import (
     StreamSnapshot,
 )
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.records.collectives import ROOTED, Clash, Met, met
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.messages import MetMessages, met_messages
-from ddpsim.simulator.records.record import Progress
+from ddpsim.simulator.records.met_calls import ROOTED, Clash, MetCollectives, MetMessages, met_collectives, met_messages
+from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.verdict import Code, Finding, Verdict, combine
 from ddpsim.simulator.waits import CallWait, Waiting
 from ddpsim.simulator.wording import Line, listed, rank_list
@@ -68,7 +67,7 @@ class _Diagnosing:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._met: Met = met(job)
+        self._met: MetCollectives = met_collectives(job)
         self._messages: MetMessages = met_messages(job)
         self._issued = _issued(job)
 
@@ -140,7 +139,7 @@ class _Diagnosing:
         first: dict[int, Call] = {}
         for rank, indices in places.items():
             own = [self._job.records[rank].calls[index] for index in sorted(indices)]
-            sure = [each for each in own if each.progress is Progress.UNFINISHED]
+            sure = [each for each in own if each.progress is CallProgress.UNFINISHED]
             likely = [each for each in own if each.call.operation not in ROOTED]
             first[rank] = (sure or likely or own)[0].call
         return first
@@ -164,7 +163,7 @@ class _Diagnosing:
         return replace(finding, code=Code.UNCHECKED, ranks=(), lines=lines)
 
     def _last(self, rank: int) -> str:
-        steps = self._job.records[rank].course.steps
+        steps = self._job.records[rank].call_log.steps
         return f"{steps[-1].signature.operation} #{steps[-1].sequence}" if steps else "no call"
 
     # --- calls that everybody came to ---------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ class _Diagnosing:
 
     def _unfinished(self, rank: int) -> tuple[Call, ...]:
         record = self._job.records[rank]
-        return tuple(record.calls[index].call for index in record.course.unfinished)
+        return tuple(record.calls[index].call for index in record.call_log.unfinished)
 
     def _unknown(self) -> Iterator[Finding]:
         stalled = [*self._met.stalled, *self._messages.stalled]
@@ -227,7 +226,7 @@ class _Diagnosing:
 
     def _knows_no_end(self) -> bool:
         """True if the records say of no call whether it was complete."""
-        return all(record.course.progress <= {Progress.UNKNOWN} for record in self._job.records.values())
+        return all(record.call_log.progress <= {CallProgress.UNKNOWN} for record in self._job.records.values())
 
     # --- what the records do not say ----------------------------------------------------------------------------------
 
@@ -249,8 +248,8 @@ class _Diagnosing:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
         for group, number in self._met.compared_from.items():
             yield f'group "{group}" is compared from call #{number} on: what came before is in not all the records'
-        progress = {each for record in records for each in record.course.progress}
-        if Progress.COMPLETE not in progress and Progress.UNKNOWN in progress:
+        progress = {each for record in records for each in record.call_log.progress}
+        if CallProgress.COMPLETE not in progress and CallProgress.UNKNOWN in progress:
             yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
@@ -274,6 +273,6 @@ def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
 def _issued(job: Job) -> tuple[Call, ...]:
     """All calls; () where rings have lost some, or where they are too many: how many there were is not told then."""
     records = job.records.values()
-    if any(record.lost for record in records) or sum(len(each.course.steps) for each in records) > _MOST_ISSUED:
+    if any(record.lost for record in records) or sum(len(each.call_log.steps) for each in records) > _MOST_ISSUED:
         return ()
     return tuple(each.call for record in records for each in record.calls)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import Call, channel, is_partner
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.operations import CREATING
-from ddpsim.simulator.records.record import DEFAULT
+from ddpsim.simulator.records.rank_record import DEFAULT
 
 REFUSED = "refused"
 """What the trace says of calls that met and whose data could not move."""
@@ -27,7 +27,7 @@ class Noted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class RunLog:
     """The calls of a run."""
 
     world_size: int
@@ -36,8 +36,8 @@ class Journal:
     """The global ranks of each group, in group-rank order."""
 
 
-def journal(trace: Iterable[Event], world_size: int) -> Journal:
-    """The journal of a run of so many ranks."""
+def run_log(trace: Iterable[Event], world_size: int) -> RunLog:
+    """The log of a run of so many ranks."""
     return _Reading(world_size).read(trace)
 
 
@@ -54,7 +54,7 @@ class _Reading:
         self._halves: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         """The same of messages and receives that have not met, by group, receiver and tag."""
 
-    def read(self, trace: Iterable[Event]) -> Journal:
+    def read(self, trace: Iterable[Event]) -> RunLog:
         for event in trace:
             call = event.call
             if call is None:
@@ -70,7 +70,7 @@ class _Reading:
                 members = self._members.setdefault(each.call.group, (rank,))
                 if rank not in members:
                     self._members[each.call.group] = (*members, rank)
-        return Journal(self._size, tuple(map(tuple, self._ranks)), self._members)
+        return RunLog(self._size, tuple(map(tuple, self._ranks)), self._members)
 
     def _create(self, event: Event, call: Call) -> None:
         if event.kind is EventKind.ISSUE:

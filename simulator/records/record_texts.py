@@ -1,4 +1,4 @@
-"""Which lines of a recorded stack are the user's."""
+"""Texts of records: which may be shown, which rank a file name says, and which lines of a stack are the user's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,37 @@ from functools import lru_cache
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.records.texts import plain
 
+_LONGEST = 300
+_AFTER_RANK = re.compile(r"(?:^|[^a-z])(?:global)?[_.-]?rank[_.=-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_AT_END = re.compile(r"(\d{1,7})(?:[.][A-Za-z][\w]*)*$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[.]\d+[/\\]|[/\\]torch[/\\]|[/\\]ddpsim[/\\]|^<frozen|[.]so$|^$"
 )
 """Files of installed packages and of Python itself, as their paths end wherever they were installed."""
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?\?")
+
+
+@lru_cache(maxsize=65536)
+def plain(text: str) -> str:
+    """The text as it may be shown: unprintable characters become "?", and a long text is cut.
+
+    Anybody may have written a record, and a terminal obeys control characters.
+    """
+    if text.isprintable() and len(text) <= _LONGEST:
+        return text
+    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)
+
+
+def rank_in(name: str) -> int | None:
+    """The rank that a path says: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its end."""
+    file = name.replace("\\", "/").rsplit("/", 1)[-1]
+    found = _AFTER_RANK.findall(file)
+    if found:
+        return int(found[-1])
+    at_end = _AT_END.search(file)
+    return int(at_end[1]) if at_end else None
 
 
 def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:

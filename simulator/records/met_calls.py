@@ -1,5 +1,5 @@
-"""Where the collectives of records met: the first that do not agree, those that somebody did not come to, and those
-that everybody came to and that did not complete.
+"""Where the collectives and messages of records met: the first that do not agree, those that some rank did not reach,
+and those that all ranks reached and that did not complete.
 
 The calls of a group meet by the numbers that the records give them. Where the ring of a rank has lost its beginning,
 what came before its first call was complete, or it would not have gone on; so a group is compared from there on.
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.diagnosis.standstill import OpenSlot
-from ddpsim.simulator.matching.agreement import disagreement
+from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.record import Lane, Progress, RankRecord, RecordedCall, Step
+from ddpsim.simulator.records.rank_record import CallProgress, Lane, RankRecord, RecordedCall, Step
 from ddpsim.simulator.verdict import Code
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
@@ -35,7 +35,7 @@ class Clash:
 
 
 @dataclass(slots=True)
-class Met:
+class MetCollectives:
     """What became of the collectives of a job."""
 
     clashes: list[Clash] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Met:
     """How many were compared."""
 
 
-def met(job: Job) -> Met:
+def met_collectives(job: Job) -> MetCollectives:
     """Compare the collectives of every group."""
-    found = Met()
+    found = MetCollectives()
     for group, lanes in _by_group(job).items():
         _Group(job, group, lanes, found).compare()
     return found
@@ -72,7 +72,7 @@ def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
     """Those of each group, by rank."""
     groups: dict[str, dict[int, _Own]] = {}
     for rank, record in job.records.items():
-        for number, lane in record.course.lanes.items():
+        for number, lane in record.call_log.lanes.items():
             groups.setdefault(record.groups[number], {})[rank] = _Own(record, lane)
     return groups
 
@@ -88,7 +88,7 @@ class _Alike(NamedTuple):
 class _Group:
     """The collectives of one group."""
 
-    def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: Met) -> None:
+    def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: MetCollectives) -> None:
         self._group = group
         self._by_rank = by_rank
         self._found = found
@@ -120,7 +120,7 @@ class _Group:
                 return
             if self._somebody_misses(number):
                 self._miss(number)
-            elif not is_after_open and all(step.progress is not Progress.COMPLETE for step in steps):
+            elif not is_after_open and all(step.progress is not CallProgress.COMPLETE for step in steps):
                 is_after_open = self._stall(steps, number)
 
     def _somebody_misses(self, number: int) -> bool:
@@ -149,7 +149,7 @@ class _Group:
     def _miss(self, number: int) -> None:
         """Somebody of whom there is a record did not come. What a rank says is complete is open no more for it."""
         present = self._present(number)
-        waiting = tuple(each.call for each in present if each.progress is not Progress.COMPLETE)
+        waiting = tuple(each.call for each in present if each.progress is not CallProgress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
         here = {each.call.rank for each in present}
         missing = tuple(rank for rank in self._recorded if rank not in here and rank not in self._stale)
@@ -161,7 +161,7 @@ class _Group:
 
     def _stall(self, steps: Sequence[Step], number: int) -> bool:
         """Everybody came, and nobody says that it is complete; of the calls of a group the first such counts."""
-        if not any(step.progress is Progress.UNFINISHED for step in steps):
+        if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False
         calls = tuple(each.call for each in self._present(number))
         if self._others:
@@ -173,10 +173,84 @@ class _Group:
 
 
 def _alike(by_rank: Mapping[int, _Own]) -> tuple[_Alike, ...]:
-    """Ranks that share a course made the same calls in a group that has the same number there."""
+    """Ranks that share a call log made the same calls in a group that has the same number there."""
     ranks: dict[int, list[int]] = {}
     lanes: dict[int, _Own] = {}
     for rank, own in by_rank.items():
         ranks.setdefault(id(own.lane), []).append(rank)
         lanes[id(own.lane)] = own
-    return tuple(_Alike(own.record.course.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
+    return tuple(_Alike(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
+
+
+# --- messages: sends and receives of two ranks, in order -------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class MetMessages:
+    """What became of the messages of a job."""
+
+    clashes: list[tuple[Call, Call, Code]] = field(default_factory=list)
+    """A send and its receive; between two ranks of a group the first."""
+    open_slots: list[OpenSlot] = field(default_factory=list)
+    stalled: list[tuple[Call, ...]] = field(default_factory=list)
+    """Messages that met and did not complete; between two ranks of a group the first."""
+    count: int = 0
+    """How many were compared."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    sends: list[RecordedCall] = field(default_factory=list)
+    receives: list[RecordedCall] = field(default_factory=list)
+
+
+def met_messages(job: Job) -> MetMessages:
+    """Pair the messages between any two ranks of a group."""
+    found = MetMessages()
+    channels: dict[tuple[str, int, int], _Channel] = {}
+    for record in job.records.values():
+        for index in record.call_log.messages:
+            recorded = record.calls[index]
+            call = recorded.call
+            assert call.peer is not None
+            if call.peer == ANY_SOURCE:
+                _add_of_any(job, recorded, found)
+            elif call.operation == "send":
+                channels.setdefault((call.group, call.rank, call.peer), _Channel()).sends.append(recorded)
+            else:
+                channels.setdefault((call.group, call.peer, call.rank), _Channel()).receives.append(recorded)
+    for (_, source, destination), channel in channels.items():
+        _pair(job, source, destination, channel, found)
+    return found
+
+
+def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
+    """A receive from whoever sends: which message it took no record says, so only one that is open tells something."""
+    if receive.progress is CallProgress.UNFINISHED:
+        others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
+        found.open_slots.append(OpenSlot((receive.call,), others, any_suffices=True))
+
+
+def _pair(job: Job, source: int, destination: int, channel: _Channel, found: MetMessages) -> None:
+    sends, receives = channel.sends, channel.receives
+    if any(rank not in job.records or job.records[rank].lost for rank in (source, destination)):
+        sends, receives = _not_complete(sends), _not_complete(receives)  # how many came before nobody knows
+    for send, receive in zip(sends, receives, strict=False):
+        found.count += 1
+        code = pair_disagreement(send.call, receive.call)
+        if code is not None:
+            found.clashes.append((send.call, receive.call, code))
+            return
+    met = zip(_not_complete(sends), _not_complete(receives), strict=False)
+    stalled = next((pair for pair in met if CallProgress.UNFINISHED in (pair[0].progress, pair[1].progress)), None)
+    if stalled is not None:
+        found.stalled.append((stalled[0].call, stalled[1].call))
+    paired = min(len(sends), len(receives))
+    for recorded in (*_not_complete(sends[paired:]), *_not_complete(receives[paired:])):
+        peer = recorded.call.peer
+        assert peer is not None
+        found.open_slots.append(OpenSlot((recorded.call,), (peer,)))
+
+
+def _not_complete(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+    return [each for each in calls if each.progress is not CallProgress.COMPLETE]

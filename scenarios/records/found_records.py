@@ -9,10 +9,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.scenarios.records.files import Cut, Source, pieces, sources
+from ddpsim.scenarios.records.record_files import Cut, Source, pieces, sources
 from ddpsim.simulator.imports import without_collections
-from ddpsim.simulator.records.forms import EXPECTED, JobReader, looks_like_record
-from ddpsim.simulator.records.record import RankRecord, RecordError
+from ddpsim.simulator.records.rank_record import RankRecord, RecordError
+from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_like_record
 from ddpsim.simulator.wording import listed
 
 _BYTES_OF_PROCESS = 2**24
@@ -21,7 +21,7 @@ _MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecords:
     """The records under some paths."""
 
     records: tuple[RankRecord, ...]
@@ -31,7 +31,7 @@ class Found:
     """How many files are no records."""
 
 
-def found_in(paths: Sequence[str]) -> Found:
+def found_in(paths: Sequence[str]) -> FoundRecords:
     """Read all records under the paths: files, folders, patterns, tar and zip archives.
 
     In a folder or an archive, what is no record is passed over. Raises RecordError if a file that was named is none, or
@@ -50,7 +50,7 @@ def found_in(paths: Sequence[str]) -> Found:
     if not records:
         why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
         raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")
-    return Found(records, left_out, others)
+    return FoundRecords(records, left_out, others)
 
 
 def _shared_out(found: Sequence[Source]) -> list[Sequence[Source]]:
@@ -75,7 +75,7 @@ def _size(source: Source) -> int:
         return 0
 
 
-def _read(part: Sequence[Source]) -> Found:
+def _read(part: Sequence[Source]) -> FoundRecords:
     job = JobReader()
     records, left_out, others = [], [], 0
     for piece in (piece for source in part for piece in pieces(source)):
@@ -91,4 +91,4 @@ def _read(part: Sequence[Source]) -> Found:
             if piece.is_named:
                 raise RecordError(f"{piece.path}: {error}") from error
             left_out.append(f"{piece.path}: {error}")
-    return Found(tuple(records), tuple(left_out), others)
+    return FoundRecords(tuple(records), tuple(left_out), others)

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ddpsim.simulator.records.record import RecordError
-from ddpsim.simulator.records.texts import plain
+from ddpsim.simulator.records.rank_record import RecordError
+from ddpsim.simulator.records.record_texts import plain
 
 MOST_BYTES = 2**29
 """Of one file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
@@ -37,7 +37,7 @@ _DAMAGED = (
 """What an archive raises that is damaged, encrypted or compressed in an unknown way."""
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """A file, or a member of an archive."""
 
     path: str
@@ -80,12 +80,12 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
             raise RecordError(f"{path} is not there, expected a file, a folder, an archive or a pattern of records")
 
 
-def pieces(source: Source) -> Iterator[Piece | Cut]:
+def pieces(source: Source) -> Iterator[FilePiece | Cut]:
     """The file, or the members of the archive that are whole. Raises RecordError for what is refused."""
     if source.is_named:
         yield from _of_file(source.path)
     else:
-        yield Piece(source.path, _read(source.path), is_named=False)
+        yield FilePiece(source.path, _read(source.path), is_named=False)
 
 
 def _of_folder(folder: str) -> Iterator[Source]:
@@ -109,7 +109,7 @@ def _mode(path: str) -> int:
         return 0
 
 
-def _of_file(path: str) -> Iterator[Piece | Cut]:
+def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     if not stat.S_ISREG(_mode(path)):
         raise RecordError(f"{path} is no regular file, expected a record, a folder or an archive of records")
     try:
@@ -121,19 +121,19 @@ def _of_file(path: str) -> Iterator[Piece | Cut]:
         elif head[:1] not in (b"\x80", b"{", b"V") and tarfile.is_tarfile(path):
             yield from _until_cut(path, _of_tar(path))
         else:
-            yield Piece(path, _read(path), is_named=True)
+            yield FilePiece(path, _read(path), is_named=True)
     except RecordError:
         raise
     except _DAMAGED as error:
         raise RecordError(f"{path} cannot be read ({_reason(error)})") from error
 
 
-def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Piece | Cut]:
+def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[FilePiece | Cut]:
     """The members up to where the archive cannot be read any more. One without any that is whole raises."""
     last = ""
     try:
         for name, data in members:
-            yield Piece(f"{path}/{name}", _bounded(data, path), is_named=False)
+            yield FilePiece(f"{path}/{name}", _bounded(data, path), is_named=False)
             last = name
     except RecordError:
         raise

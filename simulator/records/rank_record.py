@@ -1,6 +1,6 @@
 """What a rank's record says, whatever form it came in: the calls that it made, as the simulator's own values.
 
-Most ranks of a job do the same, and records are long. So what a rank made stands apart from whose it is, as a `Course`
+Most ranks of a job do the same, and records are long. So what a rank made stands apart from whose it is, as a `CallLog`
 that ranks which did the same share; calls are made of it where somebody looks at them.
 """
 
@@ -24,7 +24,7 @@ class RecordError(UsageError):
     """A file that is no record that can be read; the text says what was found, and what was expected."""
 
 
-class Progress(Enum):
+class CallProgress(Enum):
     """How far a call had come when the record was written."""
 
     COMPLETE = "complete"
@@ -38,7 +38,7 @@ class RecordedCall(NamedTuple):
 
     call: Call
     """Collectives are numbered as the record numbers them, from 0 on; messages in the order in which they stand."""
-    progress: Progress
+    progress: CallProgress
 
 
 class Step(NamedTuple):
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     """The number of its group, among those that the record has calls of."""
     sequence: int
     signature: Signature
-    progress: Progress
+    progress: CallProgress
     peer: int | None = None
     """The other rank of a message, in the group."""
 
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The collectives of one group in a course. Numbers that begin anew are of a new group: the last one counts."""
+    """The collectives of one group in a call log. Numbers that begin anew are of a new group: the last one counts."""
 
     first: int
     """The smallest number."""
@@ -71,7 +71,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class CallLog:
     """What a rank called, in order. Compared by identity: ranks that did the same share it."""
 
     steps: tuple[Step, ...]
@@ -103,7 +103,7 @@ class Course:
         return tuple(dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None))
 
     @cached_property
-    def progress(self) -> frozenset[Progress]:
+    def progress(self) -> frozenset[CallProgress]:
         """All that is said of a call."""
         return frozenset(step.progress for step in self.steps)
 
@@ -111,7 +111,7 @@ class Course:
     def unfinished(self) -> tuple[int, ...]:
         """The indices of collectives that the record says are not complete."""
         steps = enumerate(self.steps)
-        return tuple(index for index, step in steps if step.progress is Progress.UNFINISHED and step.is_collective)
+        return tuple(index for index, step in steps if step.progress is CallProgress.UNFINISHED and step.is_collective)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class RankRecord:
     """The file it was read from."""
     form: str
     """Such as "flight recorder 2.10"."""
-    course: Course
+    call_log: CallLog
     groups: tuple[str, ...]
-    """The names of the groups of the course, by their numbers."""
+    """The names of the groups of the call log, by their numbers."""
     sites: tuple[tuple[Site, Site | None], ...] = ()
     """The line of each step, and the one in another file that it was called from; () where the record has none."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class RankRecord:
     @property
     def channels(self) -> Iterator[tuple[str, int]]:
         """Groups with the global ranks of peers of messages in them."""
-        return ((self.groups[group], self.peer(group, rank)) for group, rank in self.course.channels)
+        return ((self.groups[group], self.peer(group, rank)) for group, rank in self.call_log.channels)
 
     def peer(self, group: int, rank: int) -> int:
         """A rank of a group as a global one; as it is, where the members are not known."""
@@ -173,7 +173,7 @@ class RecordedCalls(Sequence[RecordedCall]):
         return self._places[id(call)]
 
     def __len__(self) -> int:
-        return len(self._record.course.steps)
+        return len(self._record.call_log.steps)
 
     @overload
     def __getitem__(self, index: int) -> RecordedCall: ...
@@ -191,7 +191,7 @@ class RecordedCalls(Sequence[RecordedCall]):
         return self._made[index]
 
     def _make(self, index: int) -> RecordedCall:
-        record, step = self._record, self._record.course.steps[index]
+        record, step = self._record, self._record.call_log.steps[index]
         site, caller = record.sites[index] if record.sites else (NOWHERE, None)
         peer = None if step.peer is None else record.peer(step.group, step.peer)
         call = Call(

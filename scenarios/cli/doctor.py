@@ -1,0 +1,114 @@
+"""`ddpsim doctor`: versions, the machine, and each name of torch or Python that ddpsim relies on and does not find."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterable, Mapping
+from importlib import import_module, metadata
+from typing import Annotated, Any
+
+import typer
+
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.torch_version import TESTED, complaint
+
+_OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", "ray", "torchmetrics", "transformers")
+_COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Say what ddpsim finds on this machine, and what it relies on and does not find: a bug report begins with it.
+
+    Exit status: 0 if nothing is missing, 1 if something is.
+    """
+    facts = _facts()
+    output.show(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
+    return Status.OTHERWISE if facts["problems"] else Status.AS_EXPECTED
+
+
+def _facts() -> dict[str, Any]:
+    torch, problem = _torch()
+    python = platform.python_version()
+    return {
+        "ddpsim": metadata.version("ddpsim"),
+        "python": python,
+        "torch": None if torch is None else str(torch.__version__),
+        "tested_with": [{"python": each, "torch": other} for each, other in TESTED],
+        "is_tested": torch is not None and (_short(python), _short(torch.__version__)) in TESTED,
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "free_memory_bytes": _free_memory(),
+        "gpus": _gpus(torch),
+        "compilers": [name for name in _COMPILERS if shutil.which(name)],
+        "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
+        "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _misfits(),
+    }
+
+
+def _torch() -> tuple[Any, str]:
+    """The module, or None, and what is wrong with it."""
+    try:
+        module = import_module("torch")
+    except Exception as error:  # whatever a broken build raises
+        line = next(iter(str(error).splitlines()), "")
+        return None, f"cannot be imported ({type(error).__name__}: {line}): install it anew"
+    return module, complaint()
+
+
+def _misfits() -> list[dict[str, str]]:
+    from ddpsim.simulator.foreign_names.checking import misfits
+    from ddpsim.simulator.foreign_names.names import table
+
+    return [
+        {"name": each.name, "problem": each.problem, "disables": f"{each.row.why} ({each.row.where})"}
+        for each in misfits(table())
+    ]
+
+
+def _short(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _free_memory() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on each system
+        return None
+
+
+def _gpus(torch: Any) -> list[str]:
+    try:
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    except Exception:  # of a driver that is broken, or no torch
+        return []
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterable[str]:
+    tested = "tested" if facts["is_tested"] else "not tested"
+    pairs = ", ".join(f"{each['python']} with {each['torch']}" for each in facts["tested_with"])
+    memory = facts["free_memory_bytes"]
+    optional = [f"{name} {version}" for name, version in facts["optional_packages"].items()]
+    yield f"ddpsim {facts['ddpsim']}, Python {facts['python']}, torch {facts['torch'] or 'missing'}: {tested}"
+    yield f"tested:       Python and torch {pairs}"
+    yield f"system:       {facts['system']}, {facts['cores']} cores"
+    yield f"free memory:  {'unknown' if memory is None else f'{memory / 2**30:.1f} GiB'}"
+    for title, found in (("GPUs", facts["gpus"]), ("compilers", facts["compilers"]), ("optional", optional)):
+        yield f"{title + ':':<14}{', '.join(found) or 'none'}"
+    problems = facts["problems"]
+    yield f"missing:      {len(problems) or 'nothing that ddpsim relies on'}"
+    for each in problems:
+        yield f"  {each['name']}: {each['problem']}"
+        yield f"    disables: {each['disables']}"

@@ -1,0 +1,178 @@
+"""Compares the table with the Python and the libraries at hand.
+
+A module is imported, a function is asked for its signature, and what exists only inside functions, which are frames and
+attributes of objects, is looked for in the code of its module, without running it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from ddpsim.simulator.foreign_names.names import ForeignNames, NameUse
+
+
+class Misfit(NamedTuple):
+    """A name that is missing on this machine, or is otherwise than ddpsim relies on."""
+
+    name: str
+    """In full."""
+    problem: str
+    row: ForeignNames
+    """Which says what does not work without it."""
+
+
+def misfits(table: Iterable[ForeignNames]) -> list[Misfit]:
+    """What of a table does not fit; a library that is not installed is left out, but for torch."""
+    found = []
+    for row in table:
+        if row.use is NameUse.ADDED or not _is_of_this_version(row) or not _is_installed(row.owner):
+            continue
+        for name in row.names:
+            if problem := _problem(row, name):
+                found.append(Misfit(f"{row.owner}.{name}", problem, row))
+    return found
+
+
+def _is_of_this_version(row: ForeignNames) -> bool:
+    since, until = _version_of(row.since), _version_of(row.until)
+    return (since is None or since[0] >= since[1]) and (until is None or until[0] <= until[1])
+
+
+def _version_of(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The version at hand and that of a bound such as "torch 2.15"; None without a bound."""
+    if not bound:
+        return None
+    library, version = bound.split()
+    at_hand = platform.python_version() if library == "python" else importlib.import_module(library).__version__
+    return _numbers(at_hand), _numbers(version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int("".join(filter(str.isdigit, each)) or 0) for each in version.split(".")[:2])
+
+
+def _is_installed(owner: str) -> bool:
+    top = owner.partition(".")[0]
+    return top == "torch" or top in sys.modules or find_spec(top) is not None
+
+
+def _problem(row: ForeignNames, name: str) -> str:
+    """What is wrong with a name; "" if it fits."""
+    if row.use is NameUse.FRAME:
+        return _problem_of_frame(row, name)
+    try:
+        owner = resolved(row.owner)
+    except (ImportError, AttributeError, OSError) as error:
+        return f"{row.owner} is missing ({error})"
+    try:
+        value = _attribute(owner, name)
+    except AttributeError:
+        return "" if _is_set_in_code(owner, name) else f"{name} is missing"
+    return _problem_of_signature(value, row.signature)
+
+
+def resolved(path: str) -> Any:
+    """A module, or what it has by a dotted name. Raises ImportError or AttributeError."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError as error:
+            if error.name is None or not path.startswith(error.name) or count == 1:
+                raise
+            continue
+        return _attribute(module, ".".join(parts[count:]))
+    raise ImportError(path)
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name)
+    return owner
+
+
+def _problem_of_signature(value: Any, relied_on: tuple[str, ...]) -> str:
+    if not relied_on:
+        return ""
+    try:
+        parameters = inspect.signature(value).parameters
+    except (ValueError, TypeError):  # a function of C
+        return ""
+    split = relied_on.index("*") if "*" in relied_on else len(relied_on)
+    ordered, named = relied_on[:split], relied_on[split + 1 :]
+    found = tuple(parameters)
+    is_open = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if found[: len(ordered)] == ordered and (is_open or parameters.keys() >= set(named)):
+        return ""
+    return f"takes ({', '.join(found)}), expected ({', '.join(relied_on)})"
+
+
+# --- what exists only in code -----------------------------------------------------------------------------------------
+
+
+def _problem_of_frame(row: ForeignNames, name: str) -> str:
+    try:
+        codes = [code for code in codes_of(row.owner) if code.co_name == name]
+    except (ImportError, OSError) as error:
+        return f"{row.owner} is missing ({error})"
+    if not codes:
+        return f"{row.owner} has no function {name}"
+    lacking = [[each for each in row.signature if not _has_local(code, each)] for code in codes]
+    fewest = min(lacking, key=len)
+    return f"{name} has no local variable {', '.join(fewest)}" if fewest else ""
+
+
+def _has_local(code: CodeType, alternatives: str) -> bool:
+    known = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return any(name in known for name in alternatives.split("|"))
+
+
+def _is_set_in_code(owner: Any, name: str) -> bool:
+    """True for an attribute of a class's objects that its module sets or reads, or that a function sets."""
+    if isinstance(owner, FunctionType):
+        return name in owner.__code__.co_names
+    if not isinstance(owner, type):
+        return False
+    modules = {kind.__module__ for kind in owner.__mro__ if kind is not object}
+    return any(name in code.co_names for module in modules for code in _codes_if_any(module))
+
+
+def _codes_if_any(module: str) -> tuple[CodeType, ...]:
+    try:
+        return codes_of(module)
+    except (ImportError, OSError):
+        return ()
+
+
+@cache
+def codes_of(module: str) -> tuple[CodeType, ...]:
+    """The code of a module and of all functions in it. Raises ImportError or OSError where there is none."""
+    code = SourceFileLoader(module, _file_of(module)).get_code(module)
+    return tuple(_within(code)) if isinstance(code, CodeType) else ()
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _within(each)
+
+
+def _file_of(module: str) -> str:
+    """The file of a module; of a package only the outermost one is imported."""
+    top, *rest = module.split(".")
+    package: ModuleType = importlib.import_module(top)
+    if not rest:
+        return str(package.__file__)
+    folder = os.path.join(package.__path__[0], *rest)
+    return f"{folder}.py" if os.path.isfile(f"{folder}.py") else os.path.join(folder, "__init__.py")
