@@ -73,7 +73,7 @@ class InternalError(SimulatorError):
     """The simulator broke one of its own rules: a bug of ours. `internal_error` makes its text a report of the bug."""
 
 
-_REPORT = "internal error of ddpsim, please report it with the lines below"
+_REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
 
 _MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError)
 """What Python raises for mistakes in the code that it runs."""

@@ -13,7 +13,7 @@ from ddpsim.scenarios.cli import main
 from ddpsim.simulator.errors import internal_error, is_internal, is_unexpected
 
 SIMULATOR = "ddpsim.simulator."
-HEAD = "internal error of ddpsim, please report it with the lines below"
+HEAD = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
 
 
 def planted(body="{}['planted']", module=SIMULATOR + "kernel.planted"):
@@ -49,7 +49,7 @@ RUN, RANK, AT_RANK = "the process that runs the ranks", "the process of rank {}"
 PLACES = [
     # what breaks, the program, where it is said to have broken: ranks as threads; as processes
     ("process_group.group.SimulatedGroup.barrier", barrier, AT_RANK.format(0), RANK.format(0)),
-    ("kernel.exchange.Exchange.issue", barrier, AT_RANK.format(0), RUN),
+    ("kernel.exchange.Exchange._fill", barrier, AT_RANK.format(1), RUN),
     ("transport.memory.Memory.move", barrier, AT_RANK.format(1), RUN),
     ("runtime.threads.thread_body.restore_run", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
     ("runtime.thread_host.Threads.outlast", barrier, AT_RANK.format(1), RANK.format(1)),
