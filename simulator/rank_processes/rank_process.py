@@ -16,7 +16,7 @@ import torch
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.diagnosis.hazards import ReadEarly
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
@@ -270,7 +270,7 @@ class _RankProcess:
 
 
 def _moves_elsewhere(*arguments: Any) -> NoReturn:
-    raise AssertionError("the coordinator moves the data of calls")
+    raise InternalError("the coordinator moves the data of calls")
 
 
 def _pickled(value: Any, what: str) -> bytes:
