@@ -1,4 +1,4 @@
-"""The page over several runs: a row each, with what was expected, what was found, and a link to its report."""
+"""index.html of several runs: a row for each, with what was expected and found, and a link to its report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ddpsim.reports.document import Document
 from ddpsim.reports.files import plain_name, write_file
 from ddpsim.reports.forms.junit import Case, State, junit_of
 from ddpsim.reports.forms.page import page
@@ -17,34 +18,42 @@ _SHOWN: dict[State, tuple[str, str]] = {
     "not run": ("not run", "unknown"),
     "passed": ("as expected", "pass"),
 }
-"""The word and the colour of each state, in the order in which they stand on the page."""
+"""The word and the colour of each state, in the order of the page."""
 _ORDER = tuple(_SHOWN)
 _FEW = 30
-"""So many runs stand in one table."""
+"""A page with more runs than this folds those that passed."""
 
 
 class Row(NamedTuple):
-    """What the page says of a run."""
+    """The texts of a run on the page: a column for each field, left out if it is empty for every run."""
 
     name: str
     engine: str
-    """"" where no run has one that is known, which leaves the column out."""
     expected: str
     found: str
 
 
+def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> Row:
+    """Return the row of a run, for the console and for the pytest plugin.
+
+    `run` is the document of the run, or only its name if the run has no report.
+    """
+    name = run if isinstance(run, str) else run.title
+    return Row(name, engine, expected, found)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run, with what CI shows of it."""
+    """A run on the page, and its test case for CI systems."""
 
     row: Row
     case: Case
     folder: str = ""
-    """Of its report, beside the page; "" if there is none."""
+    """The folder of its report, next to the page; "" if there is no report."""
 
 
 def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
-    """Write index.html and the junit.xml of all into a folder that is there; return the page.
+    """Write index.html and junit.xml of all runs into an existing folder; return the path of the page.
 
     Raises ReportError if they cannot be written.
     """
@@ -55,7 +64,7 @@ def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
 
 
 def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
-    """The page in UTF-8. What did not come out as expected comes first; the rest, if it is much, is folded by kind."""
+    """Return the page in UTF-8. Unexpected outcomes come first; many expected ones are folded by what was found."""
     ordered = sorted(entries, key=lambda entry: _ORDER.index(entry.case.state))
     folded = [entry for entry in ordered if entry.case.state == "passed"] if len(ordered) > _FEW else []
     values = {
@@ -65,14 +74,14 @@ def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": ordered[: len(ordered) - len(folded)],
         "kinds": _by_kind(folded),
-        "has_engines": any(entry.row.engine for entry in entries),
+        "columns": [name for name in Row._fields[1:] if any(getattr(entry.row, name) for entry in entries)],
         "shown": _SHOWN,
     }
     return page("index.html.j2", values, styles=("base.css",))
 
 
 def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The entries by the code of what was found, the most frequent first; those without one by the first word."""
+    """Group the entries by finding code, the most frequent first; an entry without a code by its first word."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         words = entry.row.found.split(", ")
@@ -88,7 +97,7 @@ def _totals(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def folder_name(name: str, taken: Collection[str]) -> str:
-    """A name for the folder of a run that every file system takes, and that is none of those taken, in lower case."""
+    """Return a folder name that every file system accepts; its lower case is not in `taken`."""
     safe = plain_name(name) or "run"
     found, number = safe, 1
     while found.lower() in taken:

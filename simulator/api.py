@@ -22,7 +22,7 @@ from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
-from ddpsim.simulator.runtime.garbage import set_aside
+from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -168,7 +168,7 @@ def explore(
         keep_going=keep_going,
         on_progress=on_progress,
     )
-    with set_aside(0):  # once, as what each execution leaves dies young then
+    with freeze_existing_objects(0):  # once, as what each execution leaves dies young then
         return explorer.explore(plan.identity)
 
 

@@ -17,7 +17,7 @@ from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.late_pdb import LatePdb
-from ddpsim.simulator.debugging.thread_place import ThreadPlace
+from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.apart import note_of_apart
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import InternalError, UsageError, internal_error, is_unexpected
@@ -33,7 +33,7 @@ from ddpsim.simulator.process_group.user_stores import stores_of_threads
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, Ran, RunPlan
-from ddpsim.simulator.runtime.garbage import fewer_collections
+from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
@@ -210,7 +210,7 @@ def _as_threads(
 
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
-        place.begin(rank)
+        session_host.begin(rank)
         return program(rank, *plan.args)
 
     isolation = Isolation(world_size, is_alike=plan.start is None or plan.start.is_alike)
@@ -226,10 +226,10 @@ def _as_threads(
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
     host = execution.host
-    place = ThreadPlace(host, kernel, isolation.switch, director)
+    session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
     if director is not None:
-        director.stage = place
-        host.desk.read_by(director.read)
+        director.opener = session_host
+        host.prompt_server.read_by(director.read)
     judges: list[ReplicaJudge] = []
 
     def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
@@ -240,7 +240,7 @@ def _as_threads(
         host, make_judge=make_judge if plan.check else None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
-    _run_threads(execution, backend, shared, LatePdb(place))
+    _run_threads(execution, backend, shared, LatePdb(session_host))
     return Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),

@@ -67,7 +67,7 @@ def debug(
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
         from ddpsim.scenarios.running.run_as import with_options
-        from ddpsim.simulator.runtime.desk import read_line
+        from ddpsim.simulator.runtime.prompt_server import read_line
 
     goal = goal_of(at, rank, finding=finding)
     read = read_line if commands is None else CommandsFile(commands)

@@ -103,7 +103,7 @@ class Report:
         """Add a run that was judged."""
         if self._folder is None:
             return
-        from ddpsim.reports.index import Row
+        from ddpsim.reports.index import row_of
         from ddpsim.reports.making.result import document_of
         from ddpsim.scenarios.model import found_on_processes, found_text
 
@@ -120,7 +120,8 @@ class Report:
             return
         expected = scenario.expected_by(engine).text(result.world_size)
         found = found_on_processes(result) if transport == "processes" else found_text(result)
-        self._write_beside(document, self._folder, Row(scenario.name, engine.value, expected, found))
+        row = row_of(document, engine=engine.value, expected=expected, found=found)
+        self._write_beside(document, self._folder, row)
 
     def add_without_report(
         self,
@@ -137,7 +138,7 @@ class Report:
         if self._folder is None:
             return
         from ddpsim.reports.forms.junit import Case
-        from ddpsim.reports.index import Entry, Row
+        from ddpsim.reports.index import Entry, row_of
 
         case = Case(
             name=name,
@@ -148,7 +149,7 @@ class Report:
             message=found,
             text=text,
         )
-        self._entries.append(Entry(Row(name, engine.value, expected, found), case))
+        self._entries.append(Entry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
         """Add what the records of a real job come to; there is nothing to run again."""

@@ -15,6 +15,7 @@ import pytest
 from ddpsim.reports.document import Document
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.files import check_folder, plain_name, write_reports
+from ddpsim.reports.index import row_of
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios.cli.options import how_text
@@ -25,11 +26,11 @@ from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
 from ddpsim.simulator.errors import internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
-FOLDER = "ddpsim_report"
-"""Under this name pytest's own report of a teardown says where ours is, also across processes."""
+FOLDER, ROW = "ddpsim_report", "ddpsim_row"
+"""Properties of pytest's report of a teardown: the folder of ddpsim's report, and its row of index.html, as a list.
 
-EXPECTED = "ddpsim_expected"
-"""Under this one, what the test should have come to."""
+A worker of pytest-xdist sends them to the process that writes index.html.
+"""
 
 _OWED = pytest.StashKey[tuple[pytest.TestReport, Run]]()
 """The failure of a test whose report is to be written, on its item."""
@@ -60,16 +61,25 @@ def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
     """Write the report of a test that is torn down, if one is owed, and note in pytest's own that there is one."""
     if _OWED not in item.stash:
         return
-    folder = _folder(item)
+    folder, (report, run) = _folder(item), item.stash[_OWED]
     try:
-        write_reports(_document(item, *item.stash[_OWED]), folder)
+        document = _document(item, report, run)
+        write_reports(document, folder)
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook it would end the whole session
         teardown.sections.append((_SECTION, str(internal_error(error, "the pytest plugin"))))
     else:
-        teardown.user_properties += [(FOLDER, str(folder)), (EXPECTED, item.stash[OPTIONS_KEY].expect or "pass")]
+        row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_found_line(report))
+        teardown.user_properties += [(FOLDER, str(folder)), (ROW, list(row))]
     del item.stash[_OWED]
+
+
+def _found_line(report: pytest.TestReport) -> str:
+    """Return the line that pytest's summary shows for a failing test."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message: str = getattr(crash, "message", "") or report.longreprtext
+    return message.partition("\n")[0]
 
 
 def _folder(item: pytest.Item) -> Path:

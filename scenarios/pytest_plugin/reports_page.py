@@ -1,4 +1,4 @@
-"""The page over the reports of a session, made of pytest's own reports: under xdist other processes wrote ours."""
+"""index.html over the reports of a pytest session. With pytest-xdist the workers wrote the reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.junit import Case
 from ddpsim.reports.index import Entry, Row, write_index
-from ddpsim.scenarios.pytest_plugin.reporting import EXPECTED, FOLDER
+from ddpsim.scenarios.pytest_plugin.reporting import FOLDER, ROW
 
 
 def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
-    """Write the page, an empty one over that of a session before; a line that says where the reports are."""
+    """Write index.html, also if no test failed; return a line that says where the reports are."""
     entries = list(_entries(reporter))
     count = f"ddpsim: {len(entries)} {'report' if len(entries) == 1 else 'reports'} in"
     try:
@@ -24,20 +24,13 @@ def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
 
 
 def _entries(reporter: pytest.TerminalReporter) -> Iterator[Entry]:
-    """A row for each report that was written, in the order in which the tests failed."""
+    """Yield an entry for each report that was written, in the order in which the tests failed."""
     torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
     notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}
     failed = {each.nodeid: each for each in reporter.stats.get("failed", ())}  # the test's is the last, after subtests'
     for nodeid, report in failed.items():
         noted = notes.get(nodeid, {})
         if FOLDER in noted:
-            found = _found(report)
-            case = Case(nodeid, "ddpsim.pytest", "failed", report.duration, message=found, text=report.longreprtext)
-            yield Entry(Row(nodeid, "", noted[EXPECTED], found), case, Path(noted[FOLDER]).name)
-
-
-def _found(report: pytest.TestReport) -> str:
-    """What stands in the summary of the session."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message: str = getattr(crash, "message", "") or report.longreprtext
-    return message.partition("\n")[0]
+            row = Row(*noted[ROW])  # as a worker's `row_of` filled it
+            case = Case(nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext)
+            yield Entry(row, case, Path(noted[FOLDER]).name)

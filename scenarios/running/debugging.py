@@ -14,9 +14,9 @@ from ddpsim.scenarios.running.runner import replay_command, run_scenario
 from ddpsim.simulator.choices import Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
-from ddpsim.simulator.debugging.place import CannotError
+from ddpsim.simulator.debugging.session_host import CannotError
 from ddpsim.simulator.launching.script import Script, start_of_programs
-from ddpsim.simulator.runtime.desk import ReadLine, Streams, read_line, show
+from ddpsim.simulator.runtime.prompt_server import ReadLine, Streams, read_line, show
 from ddpsim.simulator.trace import Trace
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.debugging.place import CannotError, Topic
+from ddpsim.simulator.debugging.session_host import CannotError, Topic
 from ddpsim.simulator.debugging.stacks import alike
 from ddpsim.simulator.diagnosis.deadlock import rows_of
 from ddpsim.simulator.diagnosis.explain import Row, table

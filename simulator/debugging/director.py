@@ -21,15 +21,15 @@ from ddpsim.simulator.debugging.goals import (
     step_before,
     until_call,
 )
-from ddpsim.simulator.debugging.place import CannotError
+from ddpsim.simulator.debugging.session_host import CannotError
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.runtime.desk import ReadLine, read_line
+from ddpsim.simulator.runtime.prompt_server import ReadLine, read_line
 
 Save = Callable[[tuple[int, ...], str], str]
 """Keeps the choices that were made, under a name or none: what to say then. Raises CannotError."""
 
 
-class Stage(Protocol):
+class DebuggerOpener(Protocol):
     """Where a directed run stops."""
 
     def stop(self, rank: int, header: str) -> None:
@@ -53,7 +53,7 @@ class Director:
         self.start = start
         """How the ranks start; None for the way that goes with the program."""
         self.read = read
-        self.stage: Stage | None = None
+        self.opener: DebuggerOpener | None = None
         """Whoever runs the ranks puts itself here."""
         self._requests = 0
         """At which ranks may be overtaken: each is a step, or more if the rank has to wait."""
@@ -121,9 +121,9 @@ class Director:
         """Stop here. `steps` are those of a run that is at its end. What the debugger says next is the next goal."""
         header = f"{self.missed(steps)}\n{header}" if steps is not None and self.missed(steps) else header
         self.goal = None
-        assert self.stage is not None, "somebody runs the ranks"
+        assert self.opener is not None, "somebody runs the ranks"
         try:
-            self.stage.stop(rank, header)
+            self.opener.stop(rank, header)
         finally:
             self._call = None
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.debugging.place import CannotError
+from ddpsim.simulator.debugging.session_host import CannotError
 
 
 class AtStep(NamedTuple):

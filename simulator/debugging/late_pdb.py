@@ -14,15 +14,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from ddpsim.simulator.debugging.place import Place
+from ddpsim.simulator.debugging.session_host import SessionHost
 from ddpsim.simulator.runtime.replaced import Replaced
 
 
 class LatePdb:
     """Puts the debugger of one execution in the place of pdb's own."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, session_host: SessionHost) -> None:
+        self._session_host = session_host
         self._finder: _Finder | None = None
         self._replaced = Replaced()
 
@@ -45,7 +45,7 @@ class LatePdb:
 
     def _replace(self, module: Any) -> None:
         if not self._replaced:
-            self._replaced.put(module, "Pdb", made_for(self._place))
+            self._replaced.put(module, "Pdb", made_for(self._session_host))
             _let_pytest_ask_again()
 
 
@@ -56,12 +56,12 @@ def _let_pytest_ask_again() -> None:
         debugging.pytestPDB._wrapped_pdb_cls = None
 
 
-def made_for(place: Place) -> type[Any]:
+def made_for(session_host: SessionHost) -> type[Any]:
     """The class of debuggers of an execution."""
     importlib.import_module("pdb")  # first, as whoever imports it is in here again
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger
 
-    return type("Pdb", (RankDebugger,), {"place": place})
+    return type("Pdb", (RankDebugger,), {"session_host": session_host})
 
 
 class _Finder(MetaPathFinder):

@@ -7,14 +7,14 @@ import io
 from contextlib import suppress
 from typing import Any
 
-from ddpsim.simulator.debugging.place import Place
+from ddpsim.simulator.debugging.session_host import SessionHost
 
 
 class Lines(io.TextIOBase):
     """Both streams at once."""
 
-    def __init__(self, place: Place, streams: tuple[Any, Any]) -> None:
-        self._place = place
+    def __init__(self, session_host: SessionHost, streams: tuple[Any, Any]) -> None:
+        self._session_host = session_host
         self._streams = streams
         self._written = ""
 
@@ -35,7 +35,7 @@ class Lines(io.TextIOBase):
         """Show what was written, the prompt last, and wait for a line; "" at the end of what is typed."""
         text, self._written = self._written, ""
         try:
-            return self._place.read(text, self._streams) + "\n"
+            return self._session_host.read(text, self._streams) + "\n"
         except EOFError:
             return ""
 
@@ -43,7 +43,7 @@ class Lines(io.TextIOBase):
         """Show what was written since the last prompt."""
         text, self._written = self._written, ""
         if text:
-            self._place.show(text, self._streams)
+            self._session_host.show(text, self._streams)
 
 
 def _leave() -> None:

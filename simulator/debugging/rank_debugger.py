@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ddpsim.simulator.debugging.frames import last_frame, outermost, program_frame, within_program
 from ddpsim.simulator.debugging.lines import Console, Lines
-from ddpsim.simulator.debugging.place import CannotError, Place, Topic
+from ddpsim.simulator.debugging.session_host import CannotError, SessionHost, Topic
 from ddpsim.simulator.debugging.stacks import counted
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import is_projects, package_of
@@ -26,7 +26,7 @@ _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios
 class RankDebugger(pdb.Pdb):
     """Outside of ranks it is pdb as it is."""
 
-    place: ClassVar[Place]
+    session_host: ClassVar[SessionHost]
     """Of the execution."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -36,7 +36,7 @@ class RankDebugger(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, *traceback: Any) -> None:
         """Have the word until a command lets the program go on."""
-        if self.place.is_over():
+        if self.session_host.is_over():
             self.set_continue()
             return
         with self._having_the_word(frame or last_frame(*traceback)):
@@ -44,7 +44,7 @@ class RankDebugger(pdb.Pdb):
 
     def bp_commands(self, frame: FrameType) -> Any:
         """Do what `commands` says is to be done at a breakpoint; it may end in a prompt."""
-        if getattr(self, "currentbp", 0) not in self.commands or self.place.is_over():
+        if getattr(self, "currentbp", 0) not in self.commands or self.session_host.is_over():
             return super().bp_commands(frame)
         with self._having_the_word(frame):
             return super().bp_commands(frame)
@@ -52,33 +52,33 @@ class RankDebugger(pdb.Pdb):
     @contextmanager
     def _having_the_word(self, frame: FrameType | None) -> Iterator[None]:
         """While commands are carried out in a frame of the program; outside of ranks they are as pdb has them."""
-        who = self.place.who()
+        who = self.session_host.who()
         if not who or isinstance(self.stdin, Lines):
             yield
             return
         kept = self.stdin, self.stdout, self.use_rawinput, self.prompt
-        lines = Lines(self.place, (self.stdin, self.stdout))
+        lines = Lines(self.session_host, (self.stdin, self.stdout))
         self.stdin = self.stdout = lines  # type: ignore[assignment]
         self.use_rawinput, self.prompt, self.nosigint = False, f"({who}) ", True
         self.skip = {*(self.skip or ()), *_NOT_STEPPED_INTO}
         self.botframe = outermost(frame) or self.botframe
-        with self.place.opened(frame):
+        with self.session_host.opened(frame):
             try:
                 yield
                 lines.finish()
             except Exception as error:  # under pytest `q` raises what ends the session
-                self.place.leave(error)
+                self.session_host.leave(error)
             finally:
                 self.stdin, self.stdout, self.use_rawinput, self.prompt = kept
             if self.quitting and self._visitor is None:
-                self.place.leave(bdb.BdbQuit())
-            self.place.share_breakpoints()
+                self.session_host.leave(bdb.BdbQuit())
+            self.session_host.share_breakpoints()
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         """A frame with its line; its file as seen from the working folder, if it lies there."""
         text = super().format_stack_entry(frame_lineno, lprefix)
         folder = os.path.join(os.getcwd(), "")
-        return text.removeprefix(folder) if self.place.who() else text
+        return text.removeprefix(folder) if self.session_host.who() else text
 
     def look(self) -> str:
         """Look into a rank that stands still, on its own thread; the command for who let it be looked at, "" for none.
@@ -127,7 +127,7 @@ class RankDebugger(pdb.Pdb):
 
     def stop_here(self, frame: FrameType) -> bool:
         """True if the program is to stop in a frame; where it is being left it stops nowhere."""
-        if self.place.is_over():
+        if self.session_host.is_over():
             self.set_continue()
             return False
         return is_projects(frame.f_code) if self._awaits_program else bool(super().stop_here(frame))
@@ -186,7 +186,7 @@ class RankDebugger(pdb.Pdb):
 
     def print_stack_trace(self, *count: Any) -> None:
         """The stack; in ranks the frames of installed packages, but for the one that is looked at, are counted."""
-        if any(count) or not self.place.who():
+        if any(count) or not self.session_host.who():
             super().print_stack_trace(*count)
             return
         stack = [(entry, self._package_at(index)) for index, entry in enumerate(self.stack)]
@@ -221,7 +221,7 @@ class RankDebugger(pdb.Pdb):
 
     def _tell(self, topic: Topic, argument: str) -> None:
         try:
-            self.message(self.place.tell(topic, argument.strip()))
+            self.message(self.session_host.tell(topic, argument.strip()))
         except CannotError as error:
             self.error(str(error))
 
@@ -235,12 +235,12 @@ class RankDebugger(pdb.Pdb):
         if not argument.strip().isdecimal():
             self.error(f"rank is {argument.strip()!r}, expected the number of a rank: as in `rank 0`")
             return None
-        if self.place.who() == f"rank {int(argument)}":
+        if self.session_host.who() == f"rank {int(argument)}":
             self.print_stack_entry(self.stack[self.curindex])
             return None
         if self._visitor is not None:
             return self._end_visit(f"rank {int(argument)}")
-        visited = self.place.visit(int(argument))
+        visited = self.session_host.visit(int(argument))
         if visited.problem:
             self.error(visited.problem)
         elif visited.then:
@@ -313,7 +313,7 @@ class RankDebugger(pdb.Pdb):
     def _direct(self, command: str) -> bool:
         """False if it cannot be done."""
         try:
-            told = self.place.direct(command)
+            told = self.session_host.direct(command)
         except CannotError as error:
             self.error(str(error))
             return False

@@ -47,7 +47,7 @@ class Exchange:
 
     def on_begin(self, me: Task, request: BeginCall) -> Script | None:
         """Serve `BeginCall`."""
-        successor = self._turns.stand(me, request.intent)
+        successor = self._turns.yield_point(me, request.intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
             return None
@@ -55,7 +55,7 @@ class Exchange:
 
     def _begin(self, me: Task, successor: int | None) -> Script:
         if successor is not None:
-            yield from self._pauses.hold_up(me, successor)
+            yield from self._pauses.wait_for_turn(me, successor)
         if me.fault is not None:  # a crash stays one, whatever the program does on its way out
             raise RequestEnded(Strike(*me.fault))
         rank = me.rank

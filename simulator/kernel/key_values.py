@@ -59,9 +59,9 @@ class KeyValues:
         accesses = _accesses(operation, keys)
         if self._run.observer is not None:
             self._run.observer.used(operation)
-        successor = self._turns.stand(me, accesses)
+        successor = self._turns.yield_point(me, accesses)
         if successor is not None:
-            yield from self._pauses.hold_up(me, successor)
+            yield from self._pauses.wait_for_turn(me, successor)
         self._run.record(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
         if (look := self._look(request)) is not None and self._has_found_before(me, request, look):
             yield from self._pauses.poll(me, accesses)

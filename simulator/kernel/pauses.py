@@ -83,7 +83,7 @@ class Pauses:
     def on_wait_for(self, me: Task, request: WaitFor) -> bool | Script:
         """Serve `WaitFor`."""
         handles = request.handles
-        successor = self._turns.stand(me)
+        successor = self._turns.yield_point(me)
         if successor is None and self._run.observer is None and not me.rank.delivering:
             open_calls = me.rank.open
             for handle in handles:
@@ -95,7 +95,7 @@ class Pauses:
         self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None, successor: int | None
     ) -> Script:
         if successor is not None:
-            yield from self.hold_up(me, successor)
+            yield from self.wait_for_turn(me, successor)
         run, open_calls = self._run, me.rank.open
         waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
         if len(waited) < len(handles):
@@ -118,10 +118,10 @@ class Pauses:
         look = request.look
         if request.handle in me.rank.open:
             return self._look(me, request, self.poll(me, (look,)))
-        successor = self._turns.stand(me, (look,))
+        successor = self._turns.yield_point(me, (look,))
         if successor is None and self._run.observer is None:
             return True
-        return self._look(me, request, () if successor is None else self.hold_up(me, successor))
+        return self._look(me, request, () if successor is None else self.wait_for_turn(me, successor))
 
     def _look(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
         look, observer = request.look, self._run.observer
@@ -151,12 +151,12 @@ class Pauses:
 
     def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
-        successor = self._turns.stand(me, intent)
+        successor = self._turns.yield_point(me, intent)
         if successor is not None:
-            yield from self.hold_up(me, successor)
+            yield from self.wait_for_turn(me, successor)
 
-    def hold_up(self, me: Task, successor: int) -> Script:
-        """The second half of a checkpoint; the first one is `Turns.stand`."""
+    def wait_for_turn(self, me: Task, successor: int) -> Script:
+        """The second half of a checkpoint; the first one is `Turns.yield_point`."""
         if successor != me.number:
             yield self._turns.switch(successor)
         if self._run.steps > self._most_steps:

@@ -103,7 +103,7 @@ class Turns:
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
 
-    def stand(self, me: Task, intent: Accesses = ()) -> int | None:
+    def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
         """The caller takes a step, unless it is to be unwound: who runs before it?
 
         None if it just goes on, as it mostly does; itself if it does, once it has got what came in the meantime.

@@ -22,7 +22,7 @@ from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, che
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.runtime.core_time import core_seconds
-from ddpsim.simulator.runtime.garbage import set_aside
+from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 
 _LEAVE_SECONDS = 5.0
 """How long a process may take from its last word to its end."""
@@ -205,7 +205,7 @@ def fork_ranks(config: ProcessConfig) -> list[Child]:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        with set_aside(config.world_size):  # collections in the ranks then touch no page that they share
+        with freeze_existing_objects(config.world_size):  # collections in the ranks then touch no page that they share
             for rank in range(config.world_size):
                 children.append(_fork(rank, config, children))
     except OSError as error:

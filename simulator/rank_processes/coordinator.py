@@ -169,7 +169,7 @@ class Coordinator:
             known = () if error is not None else mine.completions.brought_by(answer, message, by_turns=by_turns)
             self._send(self._turn(answer, known, error))
         elif not isinstance(answer, GoOn):
-            mine.is_astray = True
+            mine.ran_too_far = True
 
     def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> Turn:
         run, me = self._kernel.run, self._me
@@ -209,8 +209,8 @@ class Coordinator:
             entry = self._next_entry(mine)
             if entry is None:
                 answer = self._lose(mine)
-            elif mine.is_astray:
-                answer = self._lead_back(mine, entry)
+            elif mine.ran_too_far:
+                answer = self._rewind(mine, entry)
             else:
                 answer = self._hear(mine, entry)
             if answer is not None:
@@ -245,7 +245,7 @@ class Coordinator:
             self._break_off(message)
         return None
 
-    def _lead_back(self, mine: Inbox, entry: Entry) -> Answer | None:
+    def _rewind(self, mine: Inbox, entry: Entry) -> Answer | None:
         """A rank has gone too far: let it leave its program where it stands, and nobody hear what it did meanwhile."""
         message = entry.message
         if isinstance(message, Broke):
@@ -253,10 +253,10 @@ class Coordinator:
         elif entry.is_answered:
             pass
         elif isinstance(message, Ask) and isinstance(message.request, Finish):
-            mine.is_astray, mine.handled = False, entry
+            mine.ran_too_far, mine.handled = False, entry
             return self._finish(Finish(Change.UNWIND))
         elif isinstance(message, (Ask, Say, AwaitTurn)):
-            mine.is_astray = False
+            mine.ran_too_far = False
             if isinstance(message, Say):
                 self._kernel.drop()
             self._send(self._turn(UNWIND))

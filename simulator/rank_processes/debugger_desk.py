@@ -15,7 +15,7 @@ from ddpsim.simulator.debugging.answers import answer
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, put
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
-from ddpsim.simulator.debugging.place import NOT_DIRECTED, CannotError, Topic, Visited
+from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
 from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
@@ -36,7 +36,7 @@ from ddpsim.simulator.rank_processes.debugger_messages import (
 )
 from ddpsim.simulator.rank_processes.inbox import Inbox
 from ddpsim.simulator.runtime.call_sites import is_users_file
-from ddpsim.simulator.runtime.desk import Streams, read_line, show
+from ddpsim.simulator.runtime.prompt_server import Streams, read_line, show
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _LINE = re.compile(r'  File "(.*)", line (\d+), in (.*)')
@@ -64,7 +64,7 @@ class DebuggerDesk:
         self._director = director
         self._read = read_line if director is None else director.read
         if director is not None:
-            director.stage = self
+            director.opener = self
         self._streams: Streams | None = None
 
     def serve(self, inbox: Inbox) -> Looked | None:

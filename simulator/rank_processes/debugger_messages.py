@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
-from ddpsim.simulator.debugging.place import Topic
+from ddpsim.simulator.debugging.session_host import Topic
 
 # --- from a rank, not answered ----------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Inbox:
         """What the kernel serves, until it has said all that ends it."""
         self.is_gone = False
         """Its process is; what it has said before is served all the same."""
-        self.is_astray = False
+        self.ran_too_far = False
         """It ran ahead on a way that it would not have gone: nobody hears what it says until it is told to leave."""
 
     def read(self) -> None:
@@ -90,7 +90,7 @@ class Inbox:
 
     def forward_output(self, until: Written | None = None) -> None:
         """Let the caller's own streams have what the rank has written to its, until then if it is not all."""
-        if self.is_astray:
+        if self.ran_too_far:
             self.child.skip_output(until or Written(0, 0))
             return
         for stream, text in zip((sys.stdout, sys.stderr), self.child.new_output(until), strict=True):

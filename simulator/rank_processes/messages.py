@@ -194,7 +194,7 @@ class Turn(NamedTuple):
     """What came of calls that the rank learns of now, by handle; of the one that the answer delivers last."""
     error: Exception | None = None
     """In the place of an answer: what the kernel raised."""
-    is_ahead: bool = False
+    is_speculative: bool = False
     """The rank goes on before it has the baton: what it asks for is served in its turn."""
 
 

@@ -26,7 +26,7 @@ from ddpsim.simulator.rank_processes.external_processes import refuse_groups_in_
 from ddpsim.simulator.rank_processes.messages import ChangedInFlight, Ended, Exits, ReadInFlight
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.process_config import RankConfig
-from ddpsim.simulator.rank_processes.process_place import ProcessPlace
+from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
@@ -121,14 +121,14 @@ class _RankProcess:
             semantics=rank_config.common.semantics,
         )
         self._body = body
-        self._place = ProcessPlace(self._host, channel, self._await_turn)
+        self._session_host = ProcessSessionHost(self._host, channel, self._await_turn)
         rank = self._host.ranks[0]
         self._kernel.attach(rank.pending, lambda pending: self._hazards.slot_filled([pending.call]))
 
     def _begin(self, rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
         if self._rank_config.common.debugs_rank == rank:
-            self._place.begin()
+            self._session_host.begin()
         return self._rank_config.common.program(rank)
 
     @contextmanager
@@ -182,7 +182,7 @@ class _RankProcess:
             lambda seconds: host.ask(Sleep(seconds)),
             lambda: (host.me.rank, float(host.ask(ReadClock()))),
         )
-        self._own_channel.heed_debugger = self._place.heed
+        self._own_channel.heed_debugger = self._session_host.heed
         self._listen()
         refuse_groups_in_forks()
         if self._rank_config.common.is_speculative:
@@ -193,9 +193,9 @@ class _RankProcess:
             time.install()
             host.threads.install()
             self._give_gpus()
-            LatePdb(self._place).install()
+            LatePdb(self._session_host).install()
             if self._rank_config.common.breakpoints.those:
-                self._place.heed(self._rank_config.common.breakpoints)
+                self._session_host.heed(self._rank_config.common.breakpoints)
             self._kernel.await_first_turn()
             host.baton.pass_on(None, me.number)
             self._body.run(host, me)
@@ -232,7 +232,7 @@ class _RankProcess:
 
     def _await_turn(self) -> None:
         """Before the rank touches what it shares with others."""
-        if not self._kernel.is_ahead or self._own_channel.is_in_use or not self._host.is_rank_thread():
+        if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound

@@ -110,7 +110,7 @@ class RemoteKernel:
         """Of the last turn, those that are not taken yet. A thread that only begins takes none."""
         self._is_final = True
         """The last turn ends the request that it is for."""
-        self.is_ahead = False
+        self.is_speculative = False
         """The rank may run before it has the baton."""
         self._is_interrupted = False
         """The rank is to leave its program with the next answer that would let it go on."""
@@ -157,7 +157,7 @@ class RemoteKernel:
 
     def await_turn(self) -> bool:
         """Wait until the rank has the baton, if it may run ahead. False if it is to leave its program instead."""
-        if self.is_ahead:
+        if self.is_speculative:
             self._heed(self._exchange(AwaitTurn()))
             return type(self._answers.popleft()) is GoOn and not self._is_interrupted
         return True
@@ -226,7 +226,7 @@ class RemoteKernel:
 
     def _heed(self, turn: Turn) -> Turn:
         self.run.steps = turn.steps
-        self.is_ahead = turn.is_ahead
+        self.is_speculative = turn.is_speculative
         if turn.is_stopping:
             self.run.life.stop(Ending.FINISHED)
         for number, state in turn.states:

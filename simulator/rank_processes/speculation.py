@@ -59,15 +59,15 @@ class Speculation:
     def _certain(self, inbox: Inbox, message: Message | None) -> Turn | None:
         rank, steps = inbox.child.rank, self._run.steps
         if message is None:
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_ahead=True)
+            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
         if not isinstance(message, Ask):
             return None
         request = message.request
         if isinstance(request, (BeginCall, Checkpoint)):
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_ahead=True)
+            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
         if isinstance(request, WaitFor) and self._are_complete(inbox, request.handles):
             known = inbox.completions.up_to(request.handles)
-            return Turn(rank, IN_TIME, steps, is_stopping=False, outcomes=known, is_ahead=True)
+            return Turn(rank, IN_TIME, steps, is_stopping=False, outcomes=known, is_speculative=True)
         return None
 
     def _are_complete(self, inbox: Inbox, handles: Sequence[int]) -> bool:

@@ -28,7 +28,7 @@ class Baton:
         self.has_ended = False
         self.over = _allocate_lock()
         """Whoever started the execution waits for it. Released when that has ended, that is, the last rank is finished,
-        and when something else is to be done there (desk.py)."""
+        and when something else is to be done there (prompt_server.py)."""
         self.over.acquire()
         self._kernel = kernel
         self._switch = switch

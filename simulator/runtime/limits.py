@@ -46,7 +46,7 @@ def run(starter: Starter, budget: Budget) -> None:
         _watch(starter, budget)
     except BaseException:
         starter.end_from_outside()
-        starter.host.desk.close()
+        starter.host.prompt_server.close()
         while not baton.has_ended:
             try:
                 _drain(starter)
@@ -56,13 +56,13 @@ def run(starter: Starter, budget: Budget) -> None:
 
 
 def _watch(starter: Starter, budget: Budget) -> None:
-    host, baton, clock = starter.host, starter.host.baton, starter.host.desk.clock
+    host, baton, clock = starter.host, starter.host.baton, starter.host.prompt_server.clock
     seen: tuple[object, ...] = ()
     start = seen_at = clock.now()
     cpu_seen = 0.0
     while not baton.has_ended:
         if baton.over.acquire(timeout=_WATCH_SECONDS):
-            host.desk.serve()
+            host.prompt_server.serve()
             continue
         if host.is_stopping:
             return _drain(starter)
@@ -84,7 +84,7 @@ def _watch(starter: Starter, budget: Budget) -> None:
 def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
     baton = starter.host.baton
-    starter.host.desk.close()
+    starter.host.prompt_server.close()
     rank = baton.running
     waited_since = time.monotonic()
     interrupted = False

@@ -52,9 +52,9 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.desk import Desk
 from ddpsim.simulator.runtime.host import CallWatch, Pending
 from ddpsim.simulator.runtime.kernel_port import KernelPort
+from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
 from ddpsim.simulator.waits import CallWait
@@ -99,7 +99,7 @@ class ThreadHost:
         self.is_observed = kernel.run.is_observed
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch)
-        self.desk = Desk(self.baton.over.release)
+        self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
@@ -257,7 +257,7 @@ class ThreadHost:
             self.hazards.slot_filled([pending.call for pending in pendings])
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
-        with self.threads.aside:  # a transport may have threads of its own
+        with self.threads.untracked:  # a transport may have threads of its own
             error = self._move_data(move.signature, pendings, move.members)
         for pending in pendings:
             pending.is_complete = True
@@ -268,7 +268,7 @@ class ThreadHost:
 
     def _look_outside(self, me: RankThread) -> bool:
         try:
-            return self.threads.aside.await_outsiders()
+            return self.threads.steps.await_external_threads()
         except Exception as error:  # as in _pass_baton
             self.break_off_by_bug(error)
             return False
@@ -352,7 +352,7 @@ class ThreadHost:
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
-        if self.desk.is_open:
+        if self.prompt_server.is_open:
             raise UsageError(
                 "what was typed in a debugger communicates, or waits, and no rank goes on meanwhile, expected a look "
                 "at what is there: let the rank do it by itself, with n, s or c"

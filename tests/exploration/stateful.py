@@ -168,7 +168,7 @@ def _rank_state(rank: RankRecord, *, is_running: bool) -> Hashable:
     return task.state, task.wait is None, stands, tuple(rank.open), tuple(rank.completed), delivering, rank.error
 
 
-_PAUSES = {"stand": "stands", "hold_up": "stands", "poll": "polls", "block": "waits", "on_finish": "over"}
+_PAUSES = {"yield_point": "stands", "wait_for_turn": "stands", "poll": "polls", "block": "waits", "on_finish": "over"}
 """The functions of the kernel that ask for a choice, or wait for the baton after one."""
 
 

@@ -119,7 +119,7 @@ def test_what_is_no_request_of_the_kernel_keeps_its_answer_too(rank, moment):
 
 
 def test_a_rank_that_ran_ahead_leaves_with_the_turn_that_it_waits_for(rank):
-    rank.answered(turn(GO_ON, is_ahead=True), turn(GO_ON), OVER)
+    rank.answered(turn(GO_ON, is_speculative=True), turn(GO_ON), OVER)
     assert rank.kernel.handle(Checkpoint()) == GO_ON
     rank.wire.comes = "while it waits"
     assert not rank.kernel.await_turn()

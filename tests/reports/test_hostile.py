@@ -17,7 +17,7 @@ from ddpsim.reports.forms.json_form import from_json, schema, to_json
 from ddpsim.reports.forms.junit import Case, to_junit
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import to_text
-from ddpsim.reports.index import Entry, Row, folder_name, to_index
+from ddpsim.reports.index import Entry, folder_name, row_of, to_index
 from tests.reports.examples import HOSTILE, hostile
 from tests.reports.tags import Tags
 
@@ -67,7 +67,11 @@ def test_it_adds_no_tags_to_a_page(text):
 
 
 def test_it_adds_nothing_to_the_page_over_several(text):
-    entry = Entry(Row(text, "torch", "wanted", "got"), Case(text, "ddpsim.torch", "failed"), folder_name(text, ()))
+    entry = Entry(
+        row_of(text, engine="torch", expected="wanted", found="got"),
+        Case(text, "ddpsim.torch", "failed"),
+        folder_name(text, ()),
+    )
     shown = to_index([entry], title=text).decode()
     assert "<script" not in shown
     assert "{{ 7 * 7 }}" in shown or "{{" not in text

@@ -38,7 +38,8 @@ def rows(folder):
     for row in body.split("<tr>")[1:]:
         link = re.search(r'href="([^"]*)"', row)
         cells = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
-        found.append((link[1] if link else "", *cells[:5]))
+        name, outcome, engine, expected, came = cells[:5]
+        found.append((link[1] if link else "", name, engine, outcome, expected, came))
     return found
 
 

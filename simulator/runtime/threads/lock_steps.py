@@ -18,7 +18,7 @@ _GLANCE_SECONDS = 0.005
 """How often, in real time, who waits for threads outside the simulation looks whether they have done something."""
 
 
-class Host(Protocol):
+class LockHost(Protocol):
     """What runs the ranks as threads, as these threads see it."""
 
     is_observed: bool
@@ -67,10 +67,10 @@ class Waited(Protocol):
 class LockSteps:
     """What threads do to each other, as steps of an execution. It is let go of when the execution is over."""
 
-    def __init__(self, host: Host) -> None:
-        self._host: Host | None = host
+    def __init__(self, host: LockHost) -> None:
+        self._host: LockHost | None = host
         self._is_aside = False
-        self.has_outsiders: Callable[[], bool] = _none_there
+        self.has_external_threads: Callable[[], bool] = _none_there
         """True while there are threads outside the simulation that may release what a rank waits for."""
         self.waited: list[Waited] = []
         """What threads of ranks wait for, in the order in which they began to."""
@@ -78,10 +78,10 @@ class LockSteps:
     def end(self) -> None:
         """The execution is over: from now on locks made in it are like any others."""
         self._host = None
-        self.has_outsiders = _none_there
+        self.has_external_threads = _none_there
 
     @property
-    def host(self) -> Host:
+    def host(self) -> LockHost:
         """The execution."""
         assert self._host is not None
         return self._host
@@ -98,16 +98,16 @@ class LockSteps:
         host = self._host
         return None if host is None or self._is_aside or not host.is_rank_thread() else host.me
 
-    def come_from_outside(self, me: RankThread, *, is_outsiders: bool) -> bool:
+    def comes_from_outside(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only a thread outside the simulation gives what the caller waits for, so only real time can tell."""
-        return (is_outsiders or len(me.of.threads) == 1) and self.has_outsiders()
+        return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
 
-    def await_outsiders(self) -> bool:
+    def await_external_threads(self) -> bool:
         """When no thread of a rank can go on: wait, in real time, until one outside wakes one. False without any."""
         pause, host = allocate_lock(), self.host
         pause.acquire()
         while self.waited and not host.is_stopping:
-            may_give = self.has_outsiders()  # asked first: one that has ended since may have given before
+            may_give = self.has_external_threads()  # asked first: one that has ended since may have given before
             if any(each.take_from_outside() for each in tuple(self.waited)):
                 return True
             if not may_give:
@@ -115,7 +115,7 @@ class LockSteps:
             pause.acquire(timeout=_GLANCE_SECONDS)
         return host.is_stopping
 
-    def stand_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
+    def yield_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
         """A choice point, if there is another thread of the rank, and none is being carried out."""
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):

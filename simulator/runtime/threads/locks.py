@@ -39,14 +39,14 @@ class RankLock:
         "_real",
         "_steps",
         "_waiting",
-        "is_outsiders",
+        "is_external",
     )
 
     def __init__(
-        self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_outsiders: bool = False
+        self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_external: bool = False
     ) -> None:
         """An inner lock is one that Python made for something else: only waiting for it is a step."""
-        self.is_outsiders = is_outsiders
+        self.is_external = is_external
         """A library made it whose threads stay outside the simulation, which are the ones to give it back."""
         self._steps = steps
         self._real = allocate_lock()
@@ -87,7 +87,7 @@ class RankLock:
             self._real.release()
             return
         if not self._is_inner:
-            self._steps.stand_before(me, (Access(self._object, Mode.CONTRIBUTE),))
+            self._steps.yield_before(me, (Access(self._object, Mode.CONTRIBUTE),))
         if not self._real.locked() and self._steps.host.is_unwinding(me):
             return  # it was carried out while it waited for the lock
         if not self._is_inner and self._holder is not me:  # as a signal, or in error: it matters who has it by now
@@ -132,7 +132,7 @@ class RankLock:
         me = self._steps.running()
         if me is not None:
             access = Access(self._object, Mode.READ)
-            self._steps.stand_before(me, (access,), is_in_vain=is_in_vain)
+            self._steps.yield_before(me, (access,), is_in_vain=is_in_vain)
             self._steps.touch(me, access)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -147,15 +147,15 @@ class RankLock:
             return
         ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
         if may_wait:
-            self._steps.stand_before(me, (ask,))
+            self._steps.yield_before(me, (ask,))
             self._steps.touch(me, ask)
         else:
-            self._steps.stand_before(me, (look, ask), is_in_vain=self._real.locked())
+            self._steps.yield_before(me, (look, ask), is_in_vain=self._real.locked())
             self._steps.touch(me, look, *(() if self._real.locked() else (ask,)))
 
     def _wait(self, me: RankThread, timeout_seconds: float | None) -> bool:
         """Let others run until the lock is handed over. False if the time-out came first."""
-        if self._holder is None or self._steps.come_from_outside(me, is_outsiders=self.is_outsiders):
+        if self._holder is None or self._steps.comes_from_outside(me, is_external=self.is_external):
             is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
             self._holder = me if is_taken else self._holder
             return is_taken
@@ -206,14 +206,14 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
     """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
 
     def __init__(
-        self, steps: LockSteps | None = None, maker: RankThread | None = None, *, is_outsiders: bool = False
+        self, steps: LockSteps | None = None, maker: RankThread | None = None, *, is_external: bool = False
     ) -> None:
         """Of a class that a library derives from the type of one, as joblib does, it has no `steps`: the lock has."""
         if steps is None or maker is None:
             self._block: Any = threading.Lock()
         else:
-            self._block = RankLock(steps, maker, is_outsiders=is_outsiders)
-        self.is_outsiders = is_outsiders
+            self._block = RankLock(steps, maker, is_external=is_external)
+        self.is_external = is_external
         self._owner = None
         self._count = 0
         self.made = self._block.made if isinstance(self._block, RankLock) else ()

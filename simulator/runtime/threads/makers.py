@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from ddpsim.simulator.runtime.threads.event_loops import loop_maker
+from ddpsim.simulator.runtime.threads.external_threads import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.outsiders import OUTSIDE
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
 
@@ -50,7 +50,7 @@ class Makers:
             lock = None if me is None else getattr(sys._getframe(1).f_locals.get("self"), "_lock", None)
             if me is None or not isinstance(lock, (RankLock, RankRLock)):
                 return original()
-            return RankLock(self._steps, me, is_inner=True, is_outsiders=lock.is_outsiders)
+            return RankLock(self._steps, me, is_inner=True, is_external=lock.is_external)
 
         return allocate_lock
 
@@ -68,7 +68,7 @@ class Makers:
                 return original(*arguments)
             if steps.host.is_observed:
                 steps.use(class_that_makes(caller) or kind)
-            return make(steps, me, *arguments, is_outsiders=maker(caller).startswith(OUTSIDE))
+            return make(steps, me, *arguments, is_external=maker(caller).startswith(OUTSIDE))
 
         if not isinstance(original, type):
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))

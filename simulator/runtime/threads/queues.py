@@ -33,12 +33,12 @@ class _Consumer:
 class RankSimpleQueue:
     """What `queue.SimpleQueue()` gives on the thread of a rank."""
 
-    def __init__(self, steps: LockSteps, maker: RankThread, real: Any, *, is_outsiders: bool = False) -> None:
+    def __init__(self, steps: LockSteps, maker: RankThread, real: Any, *, is_external: bool = False) -> None:
         """`real` is a queue of Python's, which has the items for threads outside the simulation, too.
 
-        `is_outsiders` as with locks.
+        `is_external` as with locks.
         """
-        self._is_outsiders = is_outsiders
+        self._is_external = is_external
         self._steps = steps
         self._real = real
         self._waiting: list[_Consumer] = []
@@ -57,7 +57,7 @@ class RankSimpleQueue:
         if me is None:
             self._real.put((None, item))
             return
-        steps.stand_before(me, (self._put_order, self._content))
+        steps.yield_before(me, (self._put_order, self._content))
         steps.touch(me, self._put_order, self._content)
         while self._waiting:
             consumer = self._waiting.pop(0)
@@ -85,7 +85,7 @@ class RankSimpleQueue:
             return item
         if not may_wait:
             raise queue.Empty
-        if self._steps.come_from_outside(me, is_outsiders=self._is_outsiders):
+        if self._steps.comes_from_outside(me, is_external=self._is_external):
             return self._real.get(True, timeout)[1]
         return self._wait(me, timeout)
 
@@ -106,7 +106,7 @@ class RankSimpleQueue:
         me = self._steps.running()
         if me is not None:
             look = Access(self._object, Mode.READ)
-            self._steps.stand_before(me, (look,), is_in_vain=self._real.empty())
+            self._steps.yield_before(me, (look,), is_in_vain=self._real.empty())
             self._steps.touch(me, look)
         return int(self._real.qsize())
 
@@ -128,7 +128,7 @@ class RankSimpleQueue:
         accesses: Sequence[Access] = (self._get_order, self._content)
         if not may_wait:
             accesses = (Access(self._object, Mode.READ), *accesses)
-        self._steps.stand_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
+        self._steps.yield_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
         self._steps.touch(me, *accesses)
 
     def _wait(self, me: RankThread, timeout_seconds: float | None) -> Any:

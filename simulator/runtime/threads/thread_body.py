@@ -15,7 +15,7 @@ from ddpsim.simulator.kernel.lifecycle import all_threads_of
 from ddpsim.simulator.kernel.requests import Checkpoint, Note
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
-from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
+from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.thread_errors import ThreadErrors
 
 
@@ -24,7 +24,7 @@ class ThreadBody:
 
     def __init__(
         self,
-        host: Host,
+        host: LockHost,
         steps: LockSteps,
         *,
         enter: Callable[[], object],

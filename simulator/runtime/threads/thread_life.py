@@ -44,11 +44,11 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
+from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
+from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
-from ddpsim.simulator.runtime.threads.outsiders import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
 from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadErrors
@@ -61,18 +61,18 @@ _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 class Threads:
     """The threads that the ranks of one execution start."""
 
-    def __init__(self, host: Host, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
+    def __init__(self, host: LockHost, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
         """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
-        self.aside = self._steps = LockSteps(host)
-        self._steps.has_outsiders = self._has_outsiders
-        self._makers = Makers(self._steps, owns_modules=owns_modules)
+        self.untracked = self.steps = LockSteps(host)
+        self.steps.has_external_threads = self._has_external_threads
+        self._makers = Makers(self.steps, owns_modules=owns_modules)
         self._enter = enter
         self._errors = ThreadErrors()
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that somebody may still ask for."""
         self._leaving: list[threading.Thread] = []
         """Threads that have given away the baton for good, and may not have ended yet."""
-        self._outsiders: list[threading.Thread] = []
+        self._external_threads: list[threading.Thread] = []
         self._replaced = Replaced()
 
     @property
@@ -81,16 +81,16 @@ class Threads:
         return self._errors.all()
 
     @property
-    def _host(self) -> Host:
+    def _host(self) -> LockHost:
         """The execution, until it is over."""
-        return self._steps.host
+        return self.steps.host
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Replace what is listed above."""
         assert not self._replaced, "installed twice"
-        steps, makers = self._steps, self._makers
+        steps, makers = self.steps, self._makers
         now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
         thread: Any = threading.Thread
         for owner, name, replacement in (
@@ -126,7 +126,7 @@ class Threads:
 
         What holds this in turn is let go of, so that Python's collector finds nothing to do after an execution.
         """
-        self._steps.end()
+        self.steps.end()
         self._enter = _nobody_enters
         _EXECUTORS_LOG.removeFilter(_is_worth_telling)
         self._replaced.put_back()
@@ -146,7 +146,7 @@ class Threads:
 
     def _on_ranks(self, clock: Callable[[], float]) -> Callable[[Callable[[], float]], Callable[[], float]]:
         def replacement(original: Callable[[], float]) -> Callable[[], float]:
-            return lambda: original() if self._steps.running() is None else clock()
+            return lambda: original() if self.steps.running() is None else clock()
 
         return replacement
 
@@ -154,13 +154,13 @@ class Threads:
 
     def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def start(thread: Any) -> None:
-            me = self._steps.running()
+            me = self.steps.running()
             if me is None or thread in self._records or not getattr(thread, "_initialized", False):
                 original(thread)
             elif is_outside(thread):
                 self._really(original, thread)
                 if may_wake_ranks(thread):
-                    self._outsiders.append(thread)
+                    self._external_threads.append(thread)
             else:
                 self._start_thread(original, thread, me)
 
@@ -170,7 +170,7 @@ class Threads:
         """A thread without an object is a thread of its rank like another."""
 
         def start(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
-            if self._steps.running() is None:
+            if self.steps.running() is None:
                 return original(function, args, kwargs or {})
             thread = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True)
             thread.start()
@@ -183,7 +183,7 @@ class Threads:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
-        body = ThreadBody(self._host, self._steps, enter=self._enter, errors=self._errors, leave=self._leave)
+        body = ThreadBody(self._host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
         thread.run = lambda: body.run(child, thread, own_run)
         thread._daemonic = True  # one that clings to what it runs must not keep the process from its end
         try:
@@ -201,7 +201,7 @@ class Threads:
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event to tell that it runs."""
-        with self._steps:
+        with self.steps:
             thread._started = threading.Event()
             original(thread)
 
@@ -212,7 +212,7 @@ class Threads:
 
     def _join(self, original: Callable[..., None]) -> Callable[..., None]:
         def join(thread: Any, timeout: float | None = None) -> None:
-            me, other = self._steps.running(), self._records.get(thread)
+            me, other = self.steps.running(), self._records.get(thread)
             if me is None or other is None or other is me:
                 return original(thread, timeout)
             if self._wait_for(me, other, timeout) and not other.is_abandoned:
@@ -223,12 +223,12 @@ class Threads:
 
     def _is_alive(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def is_alive(thread: Any) -> bool:
-            me, other = self._steps.running(), self._records.get(thread)
+            me, other = self.steps.running(), self._records.get(thread)
             if me is None or other is None:
                 return original(thread)
             look = Access(thread_object(other), Mode.READ)
-            self._steps.stand_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
-            self._steps.touch(me, look)
+            self.steps.yield_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
+            self.steps.touch(me, look)
             return not other.is_finished
 
         return is_alive
@@ -238,12 +238,12 @@ class Threads:
 
         def replacement(original: Callable[[], Any]) -> Callable[[], Any]:
             def threads() -> Any:
-                me = self._steps.running()
+                me = self.steps.running()
                 if me is None:
                     return original()
                 look = Access(all_threads_of(me.rank), Mode.READ)
-                self._steps.stand_before(me, (look,))
-                self._steps.touch(me, look)
+                self.steps.yield_before(me, (look,))
+                self.steps.touch(me, look)
                 return kind([each.thread for each in me.of.threads])
 
             return threads
@@ -253,14 +253,14 @@ class Threads:
     def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
         host, is_look = self._host, timeout is not None and timeout <= 0
-        self._steps.stand_before(me, (), is_in_vain=is_look and not other.is_finished)
+        self.steps.yield_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
             wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
             host.ask(Note(EventKind.WAIT, f"the end of thread {other.name!r}"))
             host.ask(Block(wait, timeout))
             host.ask(Note(EventKind.DONE, f"the end of thread {other.name!r}"))
         if is_look or timeout is not None:
-            self._steps.touch(me, Access(thread_object(other), Mode.READ))
+            self.steps.touch(me, Access(thread_object(other), Mode.READ))
         if other.is_finished and host.is_observed:
             host.ask(SawEnd(other.number))
         return other.is_finished
@@ -289,9 +289,9 @@ class Threads:
         record = self._records.get(thread)
         return () if record is None else (record.number,)
 
-    def _has_outsiders(self) -> bool:
-        self._outsiders = [thread for thread in self._outsiders if _is_running(thread)]
-        return bool(self._outsiders)
+    def _has_external_threads(self) -> bool:
+        self._external_threads = [thread for thread in self._external_threads if _is_running(thread)]
+        return bool(self._external_threads)
 
 
 def _nobody_enters() -> None:

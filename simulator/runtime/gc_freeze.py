@@ -46,7 +46,7 @@ class _OldCollections:
         self._ranks += ranks
 
 
-class _SettingAside:
+class _FrozenObjects:
     """Freezes what exists, once, and knows if that was done: Python, asked, counts the frozen, in 10 ms or more."""
 
     def __init__(self) -> None:
@@ -70,31 +70,31 @@ class _SettingAside:
 
 
 _OLD_COLLECTIONS = _OldCollections()
-_SETTING_ASIDE = _SettingAside()
+_FROZEN_OBJECTS = _FrozenObjects()
 # As the collector does, they belong to the whole process.
 
 
 @contextmanager
-def set_aside(world_size: int) -> Iterator[None]:
+def freeze_existing_objects(world_size: int) -> Iterator[None]:
     """Let the collector look inside at nothing that exists now. A run of so many ranks does this once.
 
     What is around several runs, which count themselves, has no ranks.
     """
     if gc.isenabled():
         _OLD_COLLECTIONS.run(world_size)
-    is_ours = _SETTING_ASIDE.begin()
+    is_ours = _FROZEN_OBJECTS.begin()
     try:
         yield
     finally:
         if is_ours:
-            _SETTING_ASIDE.end()
+            _FROZEN_OBJECTS.end()
 
 
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
     """Collect less often inside, and nothing that exists now; the collector is as it was afterwards."""
     before, was_enabled = gc.get_threshold(), gc.isenabled()
-    with set_aside(world_size):
+    with freeze_existing_objects(world_size):
         if was_enabled and before[0]:
             gc.set_threshold(before[0] + _YOUNG_OBJECTS_PER_RANK * world_size, _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD)
         try:

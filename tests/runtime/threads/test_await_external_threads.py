@@ -23,14 +23,14 @@ def waiting():
 
 def test_nobody_outside_gives_anything():
     steps, _ = waiting()
-    assert not steps.await_outsiders()
+    assert not steps.await_external_threads()
 
 
 def test_one_outside_gives_it_and_is_still_there():
     steps, lock = waiting()
-    steps.has_outsiders = lambda: True
+    steps.has_external_threads = lambda: True
     lock.is_given = True
-    assert steps.await_outsiders()
+    assert steps.await_external_threads()
 
 
 def test_one_outside_has_given_it_and_ended():
@@ -40,13 +40,13 @@ def test_one_outside_has_given_it_and_ended():
         was_there, lock.is_given = not lock.is_given, True
         return was_there
 
-    steps.has_outsiders = ends_meanwhile
-    assert steps.await_outsiders()
+    steps.has_external_threads = ends_meanwhile
+    assert steps.await_external_threads()
     lock.is_given = False
 
     def has_just_ended():
         lock.is_given = True
         return False
 
-    steps.has_outsiders = has_just_ended
-    assert steps.await_outsiders()
+    steps.has_external_threads = has_just_ended
+    assert steps.await_external_threads()

@@ -70,7 +70,7 @@ class _Request(NamedTuple):
     streams: Streams
 
 
-class Desk:
+class PromptServer:
     """Of one execution whose ranks are threads."""
 
     def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_line) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, breakpoints, put
 from ddpsim.simulator.debugging.late_pdb import made_for
-from ddpsim.simulator.debugging.place import CannotError, Topic, Visited
+from ddpsim.simulator.debugging.session_host import CannotError, Topic, Visited
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.rank_processes.debugger_messages import (
@@ -33,7 +33,7 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
-class ProcessPlace:
+class ProcessSessionHost:
     """Of one rank."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class ProcessPlace:
         asker, me.asker, self._frame = me.asker, 0, frame
         self._own_channel.send(Opened())
         try:
-            with self._host.desk.opened():
+            with self._host.prompt_server.opened():
                 yield
         finally:
             me.asker, self._frame = asker, None

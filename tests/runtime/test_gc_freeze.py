@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
-from ddpsim.simulator.runtime import garbage
-from ddpsim.simulator.runtime.garbage import _OldCollections, _SettingAside, fewer_collections
+from ddpsim.simulator.runtime import gc_freeze
+from ddpsim.simulator.runtime.gc_freeze import _FrozenObjects, _OldCollections, fewer_collections
 
 
 @pytest.fixture(autouse=True)
 def as_in_a_program(monkeypatch):
     """Nothing is frozen, as pytest's session is here."""
     gc.unfreeze()
-    monkeypatch.setattr(garbage, "_SETTING_ASIDE", _SettingAside())
+    monkeypatch.setattr(gc_freeze, "_FROZEN_OBJECTS", _FrozenObjects())
     yield
     gc.freeze()
 
@@ -40,7 +40,7 @@ def test_the_collector_is_as_it_was_even_after_an_error():
     assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == before
 
 
-def test_what_exists_is_set_aside_once_and_no_longer_than_the_run():
+def test_what_exists_is_frozen_once_and_no_longer_than_the_run():
     with fewer_collections(2):
         frozen = gc.get_freeze_count()
         with fewer_collections(2):
@@ -100,7 +100,7 @@ def test_a_rank_that_switches_the_collector_off_leaves_it_on():
 def test_the_ranks_of_each_run_count(isolation, monkeypatch):
     """Forked ranks did not, so that what is old was never looked through: 22 KiB were left by each run."""
     counted = []
-    monkeypatch.setattr(garbage, "_OLD_COLLECTIONS", SimpleNamespace(run=counted.append))
+    monkeypatch.setattr(gc_freeze, "_OLD_COLLECTIONS", SimpleNamespace(run=counted.append))
     for world_size in (2, 1):
         simulate(lambda rank: rank, world_size, isolation=isolation)
     assert counted == [2, 1]

@@ -16,11 +16,11 @@ from ddpsim.simulator.debugging.breakpoints import breakpoints
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.late_pdb import made_for
-from ddpsim.simulator.debugging.place import NOT_DIRECTED, CannotError, Topic, Visited
+from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
 from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime.call_sites import site_at, stack_text, user_frame
-from ddpsim.simulator.runtime.desk import Streams, show
+from ddpsim.simulator.runtime.prompt_server import Streams, show
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -28,7 +28,7 @@ Switch = Callable[[int | None, int | None], None]
 """Swaps what a process owns, from one rank to another."""
 
 
-class ThreadPlace:
+class ThreadSessionHost:
     """Of one execution."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: Director | None = None) -> None:
@@ -69,7 +69,7 @@ class ThreadPlace:
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
             raise RankUnwound
-        with self._host.desk.opened():
+        with self._host.prompt_server.opened():
             asker, me.asker = me.asker, 0
             if me.is_main and frame is not None:
                 self._open[me.rank] = frame
@@ -83,7 +83,7 @@ class ThreadPlace:
         """Have the thread that started the execution read a line."""
         if self._visited is None:
             self._streams = Streams(*streams)
-        return self._host.desk.read(text, self._streams)
+        return self._host.prompt_server.read(text, self._streams)
 
     def show(self, text: str, streams: tuple[Any, Any]) -> None:
         """Show a text."""
@@ -129,7 +129,7 @@ class ThreadPlace:
         finally:
             self._switch(rank, me.rank)
             self._visited = None
-        self._host.desk.check()
+        self._host.prompt_server.check()
         if self._breakpoints != known:
             made_for(self).heed_breakpoints()
         return visited

@@ -36,7 +36,7 @@ class Visited(NamedTuple):
     """Why there was none."""
 
 
-class Place(Protocol):
+class SessionHost(Protocol):
     """What is around a debugger in a rank."""
 
     def who(self) -> str:
