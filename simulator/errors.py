@@ -107,11 +107,14 @@ def is_internal(error: BaseException) -> bool:
 def is_unexpected(error: BaseException) -> bool:
     """True for an exception that only a bug of ours lets out of a run, a command or a hook of pytest.
 
-    It comes from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug.
+    It comes from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, and
+    neither is an exception of ddpsim's own classes, as RedundantRun: what runs the ranks catches it.
     """
-    if isinstance(error, SimulatorError) or not isinstance(error, Exception):
-        return isinstance(error, InternalError)
-    if isinstance(error, (MemoryError, OSError, RecursionError)):
+    if isinstance(error, InternalError):
+        return True
+    if type(error).__module__.startswith("ddpsim.") or not isinstance(error, Exception):
+        return False
+    if isinstance(error, (SimulatorError, MemoryError, OSError, RecursionError)):
         return False
     names = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     innermost = next((name for name in reversed(names) if name.split(".")[0] not in sys.stdlib_module_names), "")

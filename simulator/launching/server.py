@@ -245,9 +245,11 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         _part("rank_processes.rank_files").end_broken(
             files[4], error, "the process of a rank, before its program began"
         )
+    finally:
+        os._exit(1)
 
 
-def _become(files: list[int], changed: dict[str, str]) -> NoReturn:
+def _become(files: list[int], changed: dict[str, str]) -> None:
     names = ("channel", "process_config", "parcels", "rank_files")
     channel_of, configs, parcels, rank_files = [_part(f"rank_processes.{name}") for name in names]
     channel = channel_of.Channel(socket.socket(fileno=files[0]))
