@@ -108,11 +108,11 @@ def is_unexpected(error: BaseException) -> bool:
     """True for an exception that only a bug of ours lets out of a run, a command or a hook of pytest.
 
     It comes from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, and
-    neither is an exception of ddpsim's own classes, as RedundantRun: what runs the ranks catches it.
+    neither is an exception of ddpsim's own classes, as RedundantRun, or BdbQuit, by which a debugger ends a run.
     """
     if isinstance(error, InternalError):
         return True
-    if type(error).__module__.startswith("ddpsim.") or not isinstance(error, Exception):
+    if type(error).__module__.startswith(("ddpsim.", "bdb")) or not isinstance(error, Exception):
         return False
     if isinstance(error, (SimulatorError, MemoryError, OSError, RecursionError)):
         return False

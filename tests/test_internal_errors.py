@@ -132,8 +132,8 @@ def test_what_is_a_bug_of_ours():
     assert is_each(caught(planted(module="program"))) == (False, False)
     assert is_each(caught(planted("open('/absent')"))) == (False, False)
     assert is_each(UsageError("a line")) == (False, False)
-    redundant = "from ddpsim.simulator.choices import RedundantRun; raise RedundantRun"
-    assert is_each(caught(planted(redundant))) == (False, False)
+    for module, name in (("ddpsim.simulator.choices", "RedundantRun"), ("bdb", "BdbQuit")):
+        assert is_each(caught(planted(f"from {module} import {name}; raise {name}"))) == (False, False)
     assert is_each(InternalError("a line")) == (True, True)
     report = internal_error(caught(planted()), "a place")
     assert internal_error(report, "another place") is report
