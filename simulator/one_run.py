@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
@@ -98,11 +97,13 @@ def _run(
             if director is None
             else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
+        judge = ReplicaJudge()
+        kernel.run.judge = judge.take
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover, plan, director)
+                ran = processes.run(kernel, mover, plan, director, judge)
             else:
-                ran = _as_threads(program, kernel, mover, plan, director)
+                ran = _as_threads(program, kernel, mover, plan, director, judge)
         except Exception as error:
             if not is_unexpected(error):
                 raise
@@ -121,7 +122,7 @@ def _run(
         virtual_seconds=kernel.run.clock.now,
         program=plan.identity,
         waiting=kernel.run.waiting,
-        comparisons=None if ran.compared is None else ran.compared.total(),
+        comparisons=judge.compared.total() if plan.check else None,
         has_poisoned=ran.has_poisoned,
     )
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
@@ -131,7 +132,7 @@ def _run(
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
-        result = _told_what_was_compared(result, plan.check, ran.compared or Counter())
+        result = _told_what_was_compared(result, plan.check, judge.compared)
     return result.with_replay(_replay_call(program, world_size, schedule, plan))
 
 
@@ -203,10 +204,15 @@ def _tuple_literal(items: Sequence[str]) -> str:
 
 
 def _as_threads(
-    program: Callable[..., Any], kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None
+    program: Callable[..., Any],
+    kernel: Kernel,
+    mover: Transport,
+    plan: RunPlan,
+    director: Director | None,
+    judge: ReplicaJudge,
 ) -> Ran:
     world_size = len(kernel.run.ranks)
-    hazards = HazardWatch(world_size)
+    hazards = HazardWatch(world_size, kernel.handle)
 
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
@@ -230,23 +236,14 @@ def _as_threads(
     if director is not None:
         director.opener = session_host
         host.prompt_server.read_by(director.read)
-    judges: list[ReplicaJudge] = []
-
-    def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
-        judges.append(ReplicaJudge(wrappers.peers))
-        return judges[0]
-
-    backend = Backend(
-        host, make_judge=make_judge if plan.check else None, poisons=bool(plan.poison), semantics=plan.semantics
-    )
+    backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(session_host))
     return Ran(
-        (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
+        (*execution.findings(judge.findings()), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
         hazards.has_poisoned,
-        sum((judge.compared for judge in judges), Counter[str]()) if plan.check else None,
     )
 
 

@@ -24,6 +24,7 @@ from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
+from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.run_options import Ran, RunPlan
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.transport.transport import Transport
@@ -67,7 +68,9 @@ class ProcessRanks:
         """How many there are, where the program has started them itself."""
         return None if self._launch is None else len(self._launch.children)
 
-    def run(self, kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None) -> Ran:
+    def run(
+        self, kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None, judge: ReplicaJudge
+    ) -> Ran:
         """Run them to their ends."""
         launch = self._launch
         config = self._config(kernel, plan, director)
@@ -81,17 +84,14 @@ class ProcessRanks:
                 director=director,
             )
             execution.run()
-        findings = execution.findings()
+        findings = execution.findings(judge.findings())
         if launch is not None and execution.went_through:
             raised = launch.end_well(kernel.run.budget.seconds)
             if raised is not None and not execution.errors():
                 findings = (*outcome.raised({0: raised}), *findings)
         self._external_processes.check()
         has_failed = combine(findings) is not Verdict.PASS
-        compared = execution.compared if plan.check else None
-        return Ran(
-            findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, compared
-        )
+        return Ran(findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned)
 
     def _config(self, kernel: Kernel, plan: RunPlan, director: Director | None) -> ProcessConfig:
         program, launch = self._program, self._launch

@@ -6,7 +6,6 @@ CONTRIBUTING has a section, "An option of a run". Nothing here needs torch: `ddp
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -212,5 +211,3 @@ class Ran(NamedTuple):
     errors: dict[int, BaseException]
     has_poisoned: bool
     """It made a difference that `poison` was on."""
-    compared: Counter[str] | None
-    """How often replicas were compared, by group; None where nobody asked for it."""

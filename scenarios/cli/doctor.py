@@ -36,7 +36,7 @@ def _facts() -> dict[str, Any]:
     torch, problem = _torch()
     python = platform.python_version()
     return {
-        "ddpsim": metadata.version("ddpsim"),
+        "ddpsim": _version_of("ddpsim") or "from its sources",
         "python": python,
         "torch": None if torch is None else str(torch.__version__),
         "tested_with": [{"python": each, "torch": other} for each, other in TESTED],

@@ -72,8 +72,8 @@ def explore(
     with without_collections():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
+        from ddpsim.scenarios.running.closest_pass import with_closest_pass
         from ddpsim.scenarios.running.exploring import explore_scenario
-        from ddpsim.scenarios.running.parting import with_closest_pass
         from ddpsim.scenarios.running.run_as import with_options
 
     scenario = with_options(load(name), options)

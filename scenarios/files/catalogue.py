@@ -1,8 +1,8 @@
-"""What a list shows of the scenarios that come with ddpsim, read from their files without importing them.
+"""List the scenarios that come with ddpsim, by reading their files without importing them.
 
-A scenario's module needs torch, and all of them together take seconds; a list is to be there at once. So of a Python
-file only the arguments of `@scenario` are evaluated, and of a TOML file a few keys are read. A test holds what is read
-so equal to what the registry loads.
+A scenario's module needs torch, and importing all of them takes seconds, but a list should appear at once. So only the
+arguments of `@scenario` are evaluated in a Python file, and a few keys are read from a TOML file. A test checks that
+this equals what the registry loads.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NAMES = {
     **{"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict},
     **{each.__name__: each for each in (every_rank, finds, odd_one_out)},
 }
-"""What the arguments of `@scenario` that are shown are made of."""
+"""The names that may occur in the arguments of `@scenario` that are shown."""
 _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is read of a scenario."""
+    """What is read of one scenario."""
 
     name: str
     summary: str
@@ -47,7 +47,7 @@ class Entry:
 
 
 Listed: TypeAlias = Entry | Scenario
-"""What can be listed: they have the same by the same names."""
+"""An object with the attributes that can be listed: an `Entry` or a `Scenario`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Catalogue:
 
     entries: Mapping[str, Entry]
     broken: tuple[str, ...]
-    """For each file that cannot be read, why."""
+    """For each file that cannot be read, the reason."""
 
 
 def catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalogue:
-    """What is in the folders of `root`, by default those that come with ddpsim."""
+    """Return the scenarios in the folders of `root`, by default those that come with ddpsim."""
     found: list[Entry] = []
     broken: list[str] = []
     for path in scenario_files(root, folders):
@@ -69,12 +69,12 @@ def catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalog
             found += _in_python(text) if path.suffix == ".py" else [_in_toml(text, path)]
         except (OSError, SyntaxError, ValueError, LookupError, NameError, UsageError) as error:
             message = " ".join(str(error).split())
-            broken.append(f"{path} cannot be listed ({message}): run it, to see what is wrong")
+            broken.append(f"{path} cannot be listed ({message}): run it to see what is wrong")
     return Catalogue({entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}, tuple(broken))
 
 
 def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
-    """The files of scenarios; each has the name of the scenario in it, with underscores."""
+    """Return the files of scenarios. A file has its scenario's name, with underscores."""
     paths = [path for folder in folders for path in (root / folder).iterdir()]
     return tuple(path for path in sorted(paths) if path.suffix in _SUFFIXES and not path.name.startswith("_"))
 
@@ -102,7 +102,7 @@ def _value(expression: ast.expr, names: Mapping[str, object]) -> Any:
 
 
 def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:
-    """As `@scenario` makes it."""
+    """Build the entry as `@scenario` builds the scenario."""
     expected = values.get("expected", PASSES)
     return Entry(
         values.get("name") or function.name.replace("_", "-"),
@@ -115,7 +115,7 @@ def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:
 
 
 def _twin(function: ast.FunctionDef, bug: Entry) -> Entry:
-    """As `@repairs` makes it."""
+    """Build the entry as `@repairs` builds the repaired twin."""
     summary = _first_line(ast.get_docstring(function) or "")
     return Entry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
 

@@ -1,7 +1,7 @@
-"""What is wrong with the values of a form, in words: the key, what was found, and what was expected.
+"""Describe an invalid value in a file: its key, the value found, and what was expected.
 
-msgspec tells where a value is wrong. What is expected there follows from the form's types; where those say too little,
-a form says it itself, `Meta(extra={"expected": ...})`.
+msgspec reports where a value is invalid. What is expected follows from the form's types. If they do not say enough, the
+form has its own text, `Meta(extra={"expected": ...})`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.training.training import LARGEST
 
 KeyPath = tuple["str | int", ...]
-"""The path to a value: keys of tables, and numbers in arrays."""
+"""The path to a value: keys of tables, and indices of arrays."""
 _SHOWN = 80
-"""So much of a value is shown."""
+"""The longest text of a value that is shown."""
 _ARRAYS = (inspect.VarTupleType, inspect.ListType)
 _WHERE = re.compile(r" - at `\$(.*)`$")
 _NO_FIELD = re.compile(r"Object contains unknown field `(.*?)`")
@@ -32,11 +32,13 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
     (list, _ARRAYS),
     (dict, (inspect.StructType, inspect.DictType)),
 )
-"""Which types a value could be meant for; the first that it is counts."""
+"""The types of a value, as tried in this order: the first that fits counts."""
 
 
 def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Where the values at `start`, which should be a `form`, are wrong, and a sentence about that."""
+    """Return the path of the invalid value in `values`, which should be a `form` and is at `start`, and a sentence
+    about it.
+    """
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
@@ -45,12 +47,12 @@ def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPa
     if unknown := _NO_FIELD.match(str(error)):
         known = sorted(_keys_of(kind, at(values, path)))
         path = (*path, unknown[1])
-        return path, f"{key_name(path)} is no key, expected {_one_of(known, unknown[1])}"
+        return path, f"{key_name(path)} is not a known key, expected {_one_of(known, unknown[1])}"
     if missing := _NOT_GIVEN.match(str(error)):
         kind = _type_at(kind, (missing[1],), at(values, path))
         path = (*path, missing[1])
         return path, f"{key_name(path)} is missing, expected {_expected(kind, None, missing[1])}"
-    if isinstance(path[-1], int) and not isinstance(kind, inspect.EnumType):  # an array is told of as a whole
+    if isinstance(path[-1], int) and not isinstance(kind, inspect.EnumType):  # an array is described as a whole
         path, below = path[:-1], below[:-1]
         kind = _type_at(inspect.type_info(form), below, at(values, start))
     value = at(values, path)
@@ -58,14 +60,14 @@ def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPa
 
 
 def at(values: Any, path: KeyPath) -> Any:
-    """The value at a path; None if there is none."""
+    """Return the value at a path; None if there is none."""
     for part in path:
         values = values[part] if isinstance(part, int) else values.get(part)
     return values
 
 
 def key_name(path: KeyPath) -> str:
-    """A path as users write it: `exception[1].ranks`."""
+    """Return a path as users write it: `exception[1].ranks`."""
     name = ""
     for part in path:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
@@ -73,10 +75,10 @@ def key_name(path: KeyPath) -> str:
 
 
 def shown(value: object) -> str:
-    """A value, as long as it is not too long."""
+    """Return the text of a value, unless it is too long."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not write whole numbers with thousands of digits
+    except ValueError:  # Python does not format integers with thousands of digits
         return "a number too long to show"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -85,7 +87,7 @@ def shown(value: object) -> str:
 
 
 def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """The types that a value may be of."""
+    """Yield the types that a value may have."""
     if isinstance(kind, inspect.Metadata):
         yield from _alternatives(kind.type)
     elif isinstance(kind, inspect.UnionType):
@@ -106,7 +108,9 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """The type of a key in a table; of one that says which table it is, an enumeration of these."""
+    """Return the type of a key in a table. If the key says which kind of table it is, return an enumeration of the
+    kinds.
+    """
     tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))

@@ -1,4 +1,4 @@
-"""The forms of scenario files: a field for each key, with what it may hold. What goes together is checked elsewhere."""
+"""The forms of scenario files: one field per key, with its allowed values. Other modules check combinations."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, Option, Run
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
 _LARGEST_SEED = 10**12
-"""The seeds of all batches, which are drawn from it, stay below 2**63."""
+"""The largest seed: the seeds of batches, which are derived from it, stay below 2**63."""
 
 
 class Dtype(str, Enum):
-    """Those that a file can say."""
+    """The dtypes that a file can name."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
 
 
 class MixedPrecision(str, Enum):
-    """What parameters can be gathered in, and gradients reduced."""
+    """The dtypes in which parameters can be gathered and gradients reduced."""
 
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
@@ -57,11 +57,11 @@ _Table = dict[str, Any]
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table, with a field for each of its keys."""
+    """A table, with one field per key."""
 
 
 class ExpectedOfEngine(Form, frozen=True):
-    """What is expected. Without a word: a pass without findings."""
+    """The expected result. Without any key: the run passes without findings."""
 
     finding: Code | None = None
     ranks: tuple[Whole, ...] | None = None
@@ -69,13 +69,13 @@ class ExpectedOfEngine(Form, frozen=True):
 
 
 class Expected(ExpectedOfEngine, frozen=True):
-    """What is expected, and what of our engine if that is something else."""
+    """The expected result, and the one on our engine if it differs."""
 
     ddp: ExpectedOfEngine | None = None
 
 
 class ExpectedOfTraining(Expected, frozen=True):
-    """The same, and whether every rank's numbers are those of plain training."""
+    """The same, and whether every rank's numbers must equal plain training."""
 
     oracle: bool = False
 
@@ -106,7 +106,7 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 
 
 def _key_type(name: str, option: Option) -> Any:
-    """What a key may hold."""
+    """Return the type of a key's value."""
     hint = get_type_hints(RunOptions)[name]
     if option.choices:
         texts = option.choices + (NOTHING,) * option.has_none
@@ -116,12 +116,12 @@ def _key_type(name: str, option: Option) -> Any:
 
 OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
     {
-        name: None if option.choices else DEFAULTS[name]  # a choice may be the other one in the scenario that is named
+        name: None if option.choices else DEFAULTS[name]  # the named scenario may have another choice
         for name, option in OPTIONS.items()
         if option.is_in_toml
     }
 )
-"""The options of a run that a file may have, by their keys, and what they are in a file that does not have them."""
+"""The options of a run that a file may set, by key, and their values in a file that does not set them."""
 
 if TYPE_CHECKING:
     _OptionsForm = Form
@@ -135,7 +135,7 @@ else:
 
 
 class ScenarioForm(_OptionsForm, frozen=True):
-    """What every file may say."""
+    """The keys that every file may have."""
 
     ddpsim: Any = None
     summary: str = ""
@@ -149,7 +149,7 @@ class ScenarioForm(_OptionsForm, frozen=True):
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     recorded: RecordedOutcome | None = None
-    """Only a replay compares with it, but it has to be in order."""
+    """Only a replay compares with it, but every reader validates it."""
 
 
 class TrainingForm(
@@ -196,7 +196,7 @@ ALIKE = (
     "recomputes",
     "clip_norm",
 )
-"""Fields that a training has, too, and that mean the same there."""
+"""Fields that a training also has, with the same meaning."""
 
 
 class RankTable(Form, frozen=True):
@@ -206,7 +206,7 @@ class RankTable(Form, frozen=True):
 
 
 class ProgramForm(ScenarioForm, frozen=True, kw_only=True):
-    """A file of the steps of every rank."""
+    """A file with the steps of every rank."""
 
     group: Any = None
     rank: tuple[RankTable, ...] | RankTable

@@ -1,4 +1,4 @@
-"""Find a scenario: by its name in the registry, or in a file of the caller's own."""
+"""Find a scenario by its name in the registry, or in a file of the user."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a
 
 
 def load(name: str) -> Scenario:
-    """The scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
+    """Return the scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
 
-    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. So does a program,
-    which is a command line as for python, `FILE.py ...` or `-m MODULE ...`. Raises UsageError, with the nearest name if
-    there is one.
+    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. A program becomes
+    one, too. It is a command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError, with the nearest
+    name if there is one.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
@@ -43,12 +43,12 @@ def load(name: str) -> Scenario:
 
 def _from_file(name: str, path: Path, function: str) -> Scenario:
     if path.suffix == ".toml" and function:
-        raise UsageError(f"scenario is {name!r}, expected FILE.toml: leave out {f':{function}'!r}, a file has one")
+        raise UsageError(f"scenario is {name!r}, but a TOML file has one scenario: leave out {f':{function}'!r}")
     if not _is_file(path):
         raise UsageError(f"scenario is {name!r}, but there is no file {str(path)!r}: correct the path")
     if path.suffix == ".toml":
         (scenario,) = scenarios_in(path, load).values()
-        return replace(scenario, name=name)  # what the replay line has to say to find it again
+        return replace(scenario, name=name)  # the replay line needs it to find the scenario again
     program = program_in(path, function)
     if isinstance(program, Scenario):
         return replace(program, name=name)
@@ -64,5 +64,5 @@ def _program(name: str, words: list[str]) -> Scenario:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # such as for a name that no file can have
+    except OSError:  # such as for a name that is not possible for a file
         return False

@@ -1,4 +1,4 @@
-"""Names of scenarios that are found in Python files: FILE.py:FUNCTION, and programs, which are command lines."""
+"""Names of scenarios in Python files: FILE.py:FUNCTION, and programs, whose name is their command line."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ddpsim.simulator.launching.script import is_program
 
 
 def words_of_program(name: str) -> list[str]:
-    """The words of a program's command line; none if the name is that of something else."""
+    """Return the words of a program's command line; none if the name is no program."""
     try:
         words = shlex.split(name)
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # an unclosed quotation
         return []
     return words if is_program(words) else []
 
 
 def as_typed(name: str) -> str:
-    """A name as it stands at the end of a command: a program is several words there."""
+    """Return the name as written at the end of a command: a program is several words there."""
     return name if words_of_program(name) else shlex.quote(name)
 
 
 def path_in(name: str) -> str:
-    """The Python file that a name says; "" if it says none."""
+    """Return the Python file in a name; "" if there is none."""
     words = words_of_program(name)
     if words:
         return "" if words[0] == "-m" else words[0]
@@ -32,7 +32,7 @@ def path_in(name: str) -> str:
 
 
 def with_path(name: str, change: Callable[[str], str]) -> str:
-    """The name with another path to its Python file; as it is if it says none."""
+    """Return the name with another path of its Python file; unchanged if it has none."""
     file, words = path_in(name), words_of_program(name)
     if not file:
         return name

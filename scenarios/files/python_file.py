@@ -1,4 +1,4 @@
-"""Scenarios in files: Python files with scenarios or functions of a rank, and TOML files of declared trainings."""
+"""Load scenarios from files: Python files with scenarios or functions of a rank, and TOML files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ SUFFIXES = (".py", ".toml")
 
 
 def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
-    """The scenarios of a file, in the order in which they stand there, by what `ddpsim run` calls them.
+    """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses.
 
-    `find` finds one by the name that a file may say instead of having its own.
+    `find` looks up another scenario that the file refers to.
 
-    Raises UsageError if it cannot be loaded. Nothing stays imported from its folder, so that another file can be next.
+    Raises UsageError if the file cannot be loaded. Modules imported from its folder are forgotten when the next file is
+    loaded.
     """
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
@@ -35,7 +36,7 @@ def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
 
 
 def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
-    """The scenarios that a module has made itself, not those it has imported, by its variables."""
+    """Return the scenarios that a module defines, without imported ones, by their variables."""
     found: dict[str, Scenario] = {}
     for variable, value in vars(module).items():
         is_known = any(value is each for each in found.values())
@@ -45,9 +46,9 @@ def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
 
 
 def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
-    """A function of a Python file, or a scenario that was made of one. Raises UsageError if there is none.
+    """Return a function of a Python file, or a scenario made from one. Raises UsageError if there is none.
 
-    What it imports when it runs may come from its folder, too, until another file is loaded.
+    Until another file is loaded, it can still import from its folder while it runs.
     """
     module = execute(path)
     program = getattr(module, function, None)
@@ -59,18 +60,18 @@ def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
 
 
 def execute(path: Path) -> ModuleType:
-    """The module in a file, executed as an import would: its `if __name__ == "__main__"` part is left out.
+    """Return the module in a file, executed like an import: its `if __name__ == "__main__"` part does not run.
 
-    As for a script, the file's folder can be imported from; it goes to the end of `sys.path`, where it hides nothing.
-    The folder of the file before is left: two files may each have a `helper.py` beside them.
+    As for a script, the file's folder can be imported from. It is last in `sys.path`, where it hides nothing. The
+    folder of the file loaded before is removed, because two files may each have their own `helper.py`.
     """
     name = f"ddpsim_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, "a name that ends in .py has a loader"
+    assert spec is not None, "importlib has a loader for .py files"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     _enter_folder(str(path.resolve().parent))
-    sys.modules[name] = module  # where dataclasses and pickle look a class's module up
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -80,11 +81,11 @@ def execute(path: Path) -> ModuleType:
 
 
 def import_problem(path: Path, error: BaseException) -> str:
-    """One line about what a file raised while it was imported, with the line of the file.
+    """Return one line about an error raised while a file was imported, with the file's line.
 
-    If a file beside it raised that, that one, too.
+    If a module in the same folder raised it, the line in that module is added.
     """
-    text = error.msg if isinstance(error, SyntaxError) else str(error)  # where it is stands in `locations`
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # `locations` has the line
     message = " ".join(f"{type(error).__name__}: {text}".split())
     locations = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -113,7 +114,7 @@ def _is_defined_in(module: ModuleType, value: object) -> bool:
 
 
 class _ProgramFolder(str):
-    """An entry of `sys.path` that is there for the file loaded last."""
+    """An entry of `sys.path` for the file that was loaded last."""
 
     __slots__ = ("imported_before",)
     imported_before: frozenset[str]
@@ -130,7 +131,7 @@ def _enter_folder(folder: str) -> None:
 
 
 def _leave_folder() -> None:
-    """Forget what the file loaded last has imported from its folder, and take that from `sys.path`."""
+    """Forget modules imported from the folder of the file loaded last, and remove that folder from `sys.path`."""
     for entry in [entry for entry in sys.path if isinstance(entry, _ProgramFolder)]:
         sys.path[:] = [other for other in sys.path if other is not entry]
         tops = {name.partition(".")[0] for name in sys.modules} - entry.imported_before
@@ -141,6 +142,6 @@ def _leave_folder() -> None:
 
 
 def _is_beside(module: ModuleType, folder: Path) -> bool:
-    """True for a file or a package right in the folder: in a virtual environment below it, others find it, too."""
+    """Return True for a file or package directly in the folder. Other files may use an environment below it, too."""
     paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
     return any(Path(path).parent == folder for path in paths) and not module.__name__.startswith("ddpsim_program_")

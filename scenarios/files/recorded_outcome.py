@@ -1,12 +1,12 @@
-"""What a saved run came to, in a table of its file, so that a replay can be compared with it at its end.
+"""The outcome of a saved run, in a table of its file, so that a replay can be compared with it.
 
     [recorded]
     verdict = "fail"
     codes = ["deadlock.cycle"]
     digest = "0f2c..."                     # of the trace
-    choices = 23                           # 0 if nobody counted: round robin is not asked
+    choices = 23                           # 0 if not counted: round robin does not choose
 
-A file without the table is replayed all the same, and compared with nothing but its schedule.
+A file without the table can still be replayed; only its schedule is compared.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
-"""The table's name."""
+"""The name of the table."""
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run came to."""
+    """The outcome of a run."""
 
     verdict: Verdict
     codes: tuple[Code, ...] = ()
-    """Of all findings, in their order."""
+    """The codes of all findings, in their order."""
     digest: str = ""
     choices: Whole = 0
-    """How many there were; 0 if nobody counted."""
+    """The number of choices; 0 if they were not counted."""
 
     def difference(self, other: RecordedOutcome) -> str:
-        """The first difference from another run, with both sides; "" if there is none."""
+        """Return the first difference from another run, with both values; "" if there is none."""
         for what, side in _SIDES:
             one, again = side(self), side(other)
             if one == again or (what == _CHOICES and "0" in (one, again)):
                 continue
             late = "late" if other.choices > self.choices else "early"
-            return f"{what}: recorded {one}; now {again}" + (f", it ended {late}" if what == _CHOICES else "")
+            return f"{what}: recorded {one}; now {again}" + (f", so it ended {late}" if what == _CHOICES else "")
         return ""
 
 
@@ -56,20 +56,20 @@ _SIDES: tuple[tuple[str, Callable[[RecordedOutcome], str]], ...] = (
 
 
 def outcome_of(result: Result) -> RecordedOutcome:
-    """What a run came to, as it is to be recorded."""
+    """Return the outcome of a run in the form that is recorded."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def with_outcome(text: str, result: Result) -> str:
-    """The text of a scenario file, which does not have the table yet, with what a run of that file came to."""
+    """Return the text of a scenario file, which has no such table yet, with the outcome of a run added."""
     return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
 
 
 def read_outcome(name: str) -> RecordedOutcome | None:
-    """What the file of that name says was recorded; None for what is no such file, or says nothing.
+    """Return the outcome recorded in the file of that name; None if it is no such file, or has none.
 
-    Raises UsageError if it is wrong.
+    Raises UsageError if the table is invalid.
     """
     file = open_toml(Path(name)) if name.endswith(".toml") else None
     return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

@@ -1,7 +1,7 @@
 """The scenarios that come with ddpsim, by name: the zoo of real bugs, and the join matrix.
 
-A file has the name of the scenario in it, so that a scenario is found without loading the others. A file that cannot be
-loaded takes none of the others with it: why it cannot stands in `broken`.
+A file has the name of its scenario, so one scenario is found without loading the others. If a file cannot be loaded,
+the others can still be used, and `broken` has the reason.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Registry(Mapping[str, Scenario]):
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """For each file that could not be loaded, why."""
+        """For each file that could not be loaded, the reason."""
         return tuple(loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), str))
 
     def problem(self, name: str) -> str:
-        """Why the file of a name cannot be loaded; "" if it can, or if there is none."""
+        """Return why the file of a name cannot be loaded; "" if it can, or if there is no file."""
         loaded = _loaded(self._paths[name]) if name in self._paths else ""
         return loaded if isinstance(loaded, str) else ""
 
@@ -52,15 +52,15 @@ class Registry(Mapping[str, Scenario]):
 
 @cache
 def _loaded(path: Path) -> tuple[Scenario, ...] | str:
-    """The scenarios in a file, or why it cannot be loaded."""
+    """Return the scenarios in a file, or why it cannot be loaded."""
     try:
         found = scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
     except UsageError as error:
         return str(error)
     name = path.stem.replace("_", "-")
     for scenario in found.values():
-        if scenario.name not in (name, name + TWIN):  # nobody would find it
-            return f"{path} has a scenario called {scenario.name!r}, expected {name!r}: rename it, or the file"
+        if scenario.name not in (name, name + TWIN):  # it could not be found by this name
+            return f"{path} has a scenario named {scenario.name!r}, expected {name!r}: rename the scenario or the file"
     return tuple(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Scenarios as TOML files, which `toml_file` reads back: what fuzzing found, and what shrinking made of it."""
+"""Write scenarios as TOML files, which `toml_file` reads: failures that fuzzing found, and shrunk ones."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from ddpsim.simulator.whole_file import write_whole
 
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
-    """Write a scenario into a file, over whatever is there. Raises UsageError if that cannot be."""
+    """Write a scenario into a file, replacing an existing one. Raises UsageError if it cannot be written."""
     text = text_of(scenario, summary=summary, cause=cause)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): name a file that can be") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
 
 
 def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
-    """The text of a file that is read as this scenario; of one that is a function, as the one of that name.
+    """Return the text of a file that loads as this scenario; if it is a function, the file refers to it by name.
 
-    `summary` and `cause` are what the file tells, the scenario's own unless given. What is expected of a function is
-    not written: the scenario of that name knows.
+    `summary` and `cause` go into the file; the defaults are the scenario's own. The expectation of a function is not
+    written, because the scenario of that name has it.
     """
     said = {
         "ddpsim": VERSION,
@@ -69,7 +69,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "reports": scenario.reports,
     }
     built = msgspec.to_builtins(_form(scenario, said | {"fault": _faults(scenario)}))
-    # In the order above, as a form that declares one of these keys anew has it further down; and tables come last.
+    # In the order above, because a form that declares one of these keys again has it further down; tables come last.
     order = (*said, *(key for key in built if key not in _LAST), *_LAST)
     values = {key: built[key] for key in dict.fromkeys(order) if key in built}
     for rank in values.get("rank", ()):
@@ -81,15 +81,15 @@ _LAST = ("fault", "expect")
 
 
 def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
-    """Those that the file has to say: what is run by its name has its own."""
+    """Return the faults to write: a scenario that is run by its name has its own."""
     is_value = training_in(scenario) is not None or program_in(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
     faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
-    return tuple(faults)  # of a list: in Python 3.10, that of a generator is another () than the one that is left out
+    return tuple(faults)  # from a list: in Python 3.10 tuple() of a generator is not the () object of the default
 
 
 def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """What it runs, and what is expected of that."""
+    """Return the form of what it runs and what it expects."""
     training, program = training_in(scenario), program_in(scenario)
     if training is not None:
         return _training(_within_reach(training, scenario.world_size), scenario, said)
@@ -100,7 +100,7 @@ def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
 
 
 def _within_reach(training: Training, world_size: int) -> Training:
-    """Without exceptions for iterations that none of their ranks comes to, which no file may have."""
+    """Remove exceptions for iterations that none of their ranks reaches: a file may not have them."""
     kept = []
     for each in training.exceptions:
         counts = [training.count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks]
@@ -140,7 +140,7 @@ def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
 
 
 def _lines(steps: list[Any]) -> Any:
-    """One step a line."""
+    """Format one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     lines.extend([_inline(step) for step in steps])
     return lines
@@ -161,7 +161,7 @@ def _expect(kind: type[Expected], scenario: Scenario, **other: Any) -> Any:
 
 
 def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
-    """No finding at all needs no word."""
+    """Return the keys of an expectation; none if no finding is expected."""
     if expected.code is not None:
         ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
         return {"finding": expected.code, "ranks": ranks}
@@ -169,7 +169,7 @@ def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
 
 
 def _options(scenario: Scenario) -> dict[str, Any]:
-    """The options of its runs that are not what they are without a word."""
+    """Return the options of its runs that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
     values = {name: getattr(scenario, name) for name in OPTION_KEYS}
     given = {name: value for name, value in values.items() if value != defaults[name]}

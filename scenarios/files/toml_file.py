@@ -1,15 +1,15 @@
-"""Scenarios as TOML files: a declared training, the steps of every rank, or another scenario under a schedule.
+"""Read scenarios from TOML files: a declared training, the steps of each rank, or another scenario with a schedule.
 
-    summary = "one rank has a batch less than the others, and join keeps them going"
+    summary = "one rank has a batch less than the others, and join lets them continue"
     world_size = 3
     network = { name = "mlp", hidden = [8, 8] }
-    iterations = [2, 4, 3]                 # or a number, or { start = 2, step = 1, cycle = 3 }
+    iterations = [2, 4, 3]                 # or one number, or { start = 2, step = 1, cycle = 3 }
     join = true
 
     [engine]                               # arguments of DistributedDataParallel
     bucket_cap_mb = 0.001
 
-    [[exception]]                          # what all ranks, or `ranks`, do otherwise in some iterations
+    [[exception]]                          # what all ranks, or `ranks`, do differently in some iterations
     iterations = [0]
     action = "accumulate"
 
@@ -17,10 +17,10 @@
     oracle = true                          # compare every rank's numbers with plain training
 
 Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/program_json.py, and `[[group]]`
-groups; or `scenario` names another scenario. `schedule` has the choices, as they stand in a replay token, and
-`runs_on` the engine. docs/scenarios.md lists every key.
+the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
+engine. docs/scenarios.md lists every key.
 
-`forms.py` has a form for each of the three, into which a file is read, and from which `saving.py` writes it.
+`forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from ddpsim.simulator.programs.program_json import VERSION as JSON_VERSION
 from ddpsim.simulator.run_options import NOTHING
 
 VERSION = 1
-"""Of the format; a file that does not say its version is of this one."""
+"""The version of the format; also that of a file without a version."""
 
 Find = Callable[[str], Scenario]
 """Finds the scenario of a name."""
 
-# --- what they mean ---------------------------------------------------------------------------------------------------
+# --- the parts of a file ----------------------------------------------------------------------------------------------
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """The scenario in a file; `find` finds the other one that it may name.
+    """Return the scenario in a file; `find` looks up another scenario that it may refer to.
 
-    Raises UsageError, with file, line and key, for whatever is wrong with it.
+    Raises UsageError, with file, line and key, if the file is invalid.
     """
     file = open_toml(path)
     version = file.values.get("ddpsim")
@@ -80,19 +80,19 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
         expected = f"{VERSION}, the version that this ddpsim reads: use the ddpsim that saved the file"
         file.refuse("ddpsim", expected=expected)
     if "rank" in file.values and "scenario" in file.values:
-        file.contradict("rank", says="stands beside `scenario`, expected one thing to run: leave one of them out")
+        file.contradict("rank", says="cannot be combined with `scenario`: leave one of them out")
     if "rank" in file.values:
         form: ScenarioForm = file.read(ProgramForm)
     else:
         form = file.read(OtherForm if "scenario" in file.values else TrainingForm)
     scenario = _under_schedule(file, form, _scenario(file, form, find))
     if not scenario.summary:
-        file.contradict("summary", says="is missing, expected what goes wrong, or what is shown, in one line")
+        file.contradict("summary", says='is missing: add `summary = "..."`, one line on what the scenario shows')
     return scenario
 
 
 def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario:
-    """What the file runs, and what it expects of that."""
+    """Return what the file runs, with what it expects."""
     if isinstance(form, ProgramForm):
         return _program(file, form)
     if isinstance(form, OtherForm):
@@ -102,7 +102,7 @@ def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario
 
 
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
-    """The scenario with the schedule, the engine and the ways to run that the file says."""
+    """Return the scenario with the schedule, engine and run options of the file."""
     try:
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
@@ -124,7 +124,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
 
 
 def _faults(file: TomlFile, form: ScenarioForm, world_size: int) -> tuple[Fault, ...]:
-    """What the file says goes wrong. A program that says itself how many ranks it starts has no world size yet."""
+    """Return the faults in the file. A program that chooses its own number of ranks has no world size to check yet."""
     said = list(each_of(form.fault, "fault"))
     for path, each in said:
         if 0 < world_size <= each.rank:
@@ -133,7 +133,7 @@ def _faults(file: TomlFile, form: ScenarioForm, world_size: int) -> tuple[Fault,
 
 
 def _training(file: TomlFile, form: TrainingForm) -> Scenario:
-    """A declared training."""
+    """Return a declared training as a scenario."""
     world_size = form.world_size or 4
     training = training_in(file, form, world_size)
     expect = form.expect or ExpectedOfTraining()
@@ -141,7 +141,7 @@ def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     if expect.oracle:
         _check_oracle(file, training, world_size)
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
-            says = "is true, but what fails is not compared, expected a pass or divergence.*: leave it out"
+            says = "is true, but the oracle only judges runs that pass or end in divergence.*: leave it out"
             file.contradict("expect", "oracle", says=says)
     names_ranks = any(_says_which(file, key) for key in ("exception", "fault"))
     blames = bool(expected.ranks or (under_ddp and under_ddp.ranks))
@@ -160,13 +160,13 @@ def _training(file: TomlFile, form: TrainingForm) -> Scenario:
 
 
 def _says_which(file: TomlFile, key: str) -> bool:
-    """True if something is said of particular ranks; a number for each of them is not that."""
+    """Return True if a key names particular ranks; one number per rank does not count."""
     tables = file.values.get(key, [])
     return any("rank" in each or "ranks" in each for each in ([tables] if isinstance(tables, dict) else tables))
 
 
 def _program(file: TomlFile, form: ProgramForm) -> Scenario:
-    """The steps of every rank. If the file does not say what is expected, it is what `check` finds."""
+    """Return the steps of every rank as a scenario. Without an expectation it expects what `check` finds."""
     ranks = [each for _, each in each_of(form.rank, "rank")]
     world_size = form.world_size or len(ranks)
     value = {
@@ -184,7 +184,7 @@ def _program(file: TomlFile, form: ProgramForm) -> Scenario:
 
 
 def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
-    """Another scenario, by its name or file; a file is looked for beside this one."""
+    """Return another scenario, by its name or file; a file is looked up from this file's folder."""
     if find is None or form.scenario.endswith(".toml"):
         file.refuse(
             "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
@@ -197,7 +197,7 @@ def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
 
 
 def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, scenario: Scenario) -> Scenario:
-    """With what the file tells, and expects instead, if it says so."""
+    """Return the scenario with the file's description, and with its expectation if it has one."""
     if expect is not None:
         expected, under_ddp = _expectations(file, expect, scenario.world_size)
         scenario = replace(scenario, expected=expected, expected_under_ddp=under_ddp)
@@ -205,12 +205,12 @@ def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, sc
 
 
 def _beside(path: Path, name: str) -> str:
-    """A name as it is; the path of a Python file from where this file is."""
+    """Return a name unchanged, but a Python file's path relative to this file's folder."""
     return with_path(name, lambda file: str(path.parent / file))
 
 
 def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
-    """What it is called, and what is told of it."""
+    """Return the name, summary and other texts of the scenario."""
     return {
         "name": file.path.stem.replace("_", "-") if form.name is None else form.name,
         "about": f"{form.summary}\n\n{form.cause}",
@@ -220,7 +220,7 @@ def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 
 
 def _expectations(file: TomlFile, expect: Expected, world_size: int) -> tuple[Expectation, Expectation | None]:
-    """What is expected, and what of our engine if that is something else."""
+    """Return what is expected, and what is expected on our engine if that differs."""
     expected = _expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None
@@ -234,10 +234,10 @@ def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, 
         file.contradict(*path, "verdict", says=says)
     check_ranks(file, (*path, "ranks"), ranks, world_size)
     if ranks is None and code is not None:
-        says = f"is {code.value!r} without ranks, expected who is to blame, such as ranks = [1]"
+        says = f"is {code.value!r} without ranks: name the culprits, such as ranks = [1]"
         file.contradict(*path, "finding", says=says)
     if ranks and code is None:
-        file.contradict(*path, "ranks", says="says who is to blame, expected a finding, too")
+        file.contradict(*path, "ranks", says="names culprits, but no finding is expected: add one")
     return Expectation(verdict, code, ranks or (), is_clean=code is None and verdict is Verdict.PASS)
 
 
@@ -249,6 +249,6 @@ def _check_oracle(file: TomlFile, training: Training, world_size: int) -> None:
 
 
 def _is_compared(expected: Expectation) -> bool:
-    """True if a run that comes out as expected is compared with the oracle."""
+    """Return True if a run with this outcome is compared with the oracle."""
     diverges = expected.code is not None and expected.code.value.startswith("divergence.")
     return expected.verdict is Verdict.PASS or diverges

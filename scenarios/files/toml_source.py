@@ -1,7 +1,7 @@
-"""A TOML file, read into forms: values of msgspec's, whose fields are its keys. What is wrong is told in one line.
+"""Read a TOML file into forms: msgspec structs whose fields are its keys. Each error is one line.
 
-Shape and types are the forms'; `form_errors.py` puts into words what msgspec refuses. Where a key stands is looked for
-only then.
+The forms check shape and types, and `form_errors.py` describes what msgspec refuses. The line of a key is searched only
+for an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def open_toml(path: Path) -> TomlFile:
-    """The whole of a file. Raises UsageError if it is no TOML."""
+    """Return the contents of a file. Raises UsageError if it is no TOML."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -37,23 +37,23 @@ def open_toml(path: Path) -> TomlFile:
         raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         location = re.search(r"\(at line (\d+).*\)", str(error))
-        line = location[1] if location else max(1, len(text.splitlines()))  # else it says: at the end of the document
-        raise UsageError(f"{path}:{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
-    except (ValueError, RecursionError) as error:  # neither says where
+        line = location[1] if location else max(1, len(text.splitlines()))  # the error is at the end of the document
+        raise UsageError(f"{path}:{line} is not TOML ({error}), expected lines like `world_size = 4`") from error
+    except (ValueError, RecursionError) as error:  # neither has a position
         reason = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
         raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML") from error
 
 
 @dataclass(frozen=True)
 class TomlFile:
-    """What a file holds, and where in it. Keys inside an inline table count as standing where that begins."""
+    """The values of a file and their lines. Keys in an inline table count as on the line where that begins."""
 
     path: Path
     text: str
     values: Mapping[str, Any]
 
     def read(self, form: type[_T], *path: str | int) -> _T:
-        """The whole, or the table at `path`, as a form. Raises UsageError if it is none."""
+        """Return the file, or the table at `path`, as a form. Raises UsageError if it does not fit."""
         try:
             return msgspec.convert(at(self.values, path), form)
         except msgspec.ValidationError as error:
@@ -61,7 +61,7 @@ class TomlFile:
             raise UsageError(f"{self.location(*wrong)} {text}") from None
 
     def location(self, *path: str | int) -> str:
-        """File and line of a key, as an error begins."""
+        """Return file and line of a key, with which an error begins."""
         known = path
         while known and known not in self._lines:
             known = known[:-1]
@@ -72,7 +72,7 @@ class TomlFile:
         self.contradict(*path, says=f"is {shown(at(self.values, path))}, expected {expected}")
 
     def contradict(self, *path: str | int, says: str) -> NoReturn:
-        """Raise UsageError for a value that does not go with others."""
+        """Raise UsageError for a value that does not fit to others."""
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property
@@ -80,7 +80,7 @@ class TomlFile:
         return _lines_of_keys(self.text)
 
 
-# --- where each key stands, which the parser does not tell ------------------------------------------------------------
+# --- the line of each key, which the parser does not report -----------------------------------------------------------
 
 _PART = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _KEYS = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -113,5 +113,5 @@ def _keys(text: str) -> KeyPath:
 
 
 def _in_one_line(found: re.Match[str]) -> str:
-    """Nothing but the line ends of a string of several lines: what stands there is no key. All else as it is."""
+    """Return a multi-line string as line ends only, because it has no keys; return other text unchanged."""
     return "\n" * found[0].count("\n") or found[0]

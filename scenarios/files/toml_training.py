@@ -1,4 +1,4 @@
-"""What a TOML file says of its training: networks, batches, the engine's arguments, and what ranks do otherwise."""
+"""Read the training in a TOML file: networks, batches, arguments of the engine, and exceptions of ranks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from ddpsim.scenarios.training.training import (
 )
 
 _MOST_ITERATIONS = 1_000_000
-"""All ranks together have no more."""
+"""The most iterations of all ranks together."""
 _MOST_NUMBERS = 100_000_000
-"""No batch has more: it would fill the memory, once for each rank."""
+"""The most numbers in a batch, which every rank keeps in memory."""
 _UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
-"""Arguments of DistributedDataParallel whose default is None; the others that a file can say have a flag or number."""
+"""Arguments of DistributedDataParallel whose default is None; the others in a file are flags or numbers."""
 
 
 def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
-    """The training that a file declares. Raises UsageError for what does not go together."""
+    """Return the training that a file declares. Raises UsageError for values that do not fit together."""
     tables = [(("network",), form.network)] if isinstance(form.network, str) else list(each_of(form.network, "network"))
     if not tables:
         file.refuse("network", expected=NETWORKS)
@@ -70,7 +70,7 @@ def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training
 
 
 def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Each of an array of tables, with where it stands; a single table is an array of one."""
+    """Yield each table of an array with its path; a single table is an array of one."""
     if isinstance(tables, tuple):
         yield from (((key, index), each) for index, each in enumerate(tables))
     else:
@@ -78,13 +78,13 @@ def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]
 
 
 def _in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Where it stands: an array of one may be a table."""
+    """Return the path as in the file, where an array of one may be a table."""
     is_table = isinstance(file.values.get(str(path[0])), dict)
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
 
 def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int) -> None:
-    """Raise UsageError for a rank that there is not."""
+    """Raise UsageError for a rank that does not exist."""
     if any(rank >= world_size for rank in ranks or ()):
         file.contradict(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
 
@@ -97,7 +97,7 @@ def _check_one_for_each_rank(file: TomlFile, key: str, value: object, world_size
 
 
 def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
-    """What is chosen, and its outline."""
+    """Return the network's name and options, and its outline."""
     options: dict[str, Any] = {}
     name, key = table, path
     if not isinstance(table, str):
@@ -119,7 +119,7 @@ def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str,
 
 
 def _engine_options(file: TomlFile) -> dict[str, object]:
-    """The arguments of DistributedDataParallel that a file gives."""
+    """Return the arguments of DistributedDataParallel in a file."""
     given = file.values.get("engine", {})
     options = structs.asdict(file.read(_engine_form(), "engine")) if given else {}
     return {key: value for key, value in options.items() if key in given}
@@ -127,7 +127,7 @@ def _engine_options(file: TomlFile) -> dict[str, object]:
 
 @cache
 def _engine_form() -> type[msgspec.Struct]:
-    """The constructor's arguments that a file can say: those that are true, false, or a number."""
+    """Return a form of the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
     known = {
@@ -143,7 +143,7 @@ def _check_sizes(file: TomlFile, training: Training, networks: Sequence[Network]
     if max(counts) > MOST or sum(counts) > _MOST_ITERATIONS:
         file.contradict(
             "iterations",
-            says=f"come to {max(counts)} on a rank and {sum(counts)} in all, "
+            says=f"are {max(counts)} on a rank and {sum(counts)} in all, "
             f"expected {MOST} and {_MOST_ITERATIONS} at most",
         )
     rows = training.rows if isinstance(training.rows, int) else max(training.rows)
@@ -173,7 +173,7 @@ def _check_exception(
     check_ranks(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():
-            file.contradict(*path, key, says="is [], expected one or more: leave it out for all")
+            file.contradict(*path, key, says="is [], expected one or more: leave it out to mean all")
     ranks = range(world_size) if found.ranks is None else found.ranks
     longest = max(training.count(rank) for rank in ranks)
     if any(iteration >= longest for iteration in found.iterations or ()):
@@ -181,7 +181,7 @@ def _check_exception(
         says = f"is {list(found.iterations or ())}, but {nobody} has more than {longest}, from 0"
         file.contradict(*path, "iterations", says=says)
     if found.action is None and found.uses is None:
-        says = "is missing, expected what is done otherwise, or which branches a batch uses"
+        says = "is missing, expected an action, or the branches that a batch uses"
         file.contradict(*path, "action", says=says)
     if problem := _problem_of_uses(found.uses or (), networks):
         file.contradict(*path, "uses", says=problem)

@@ -1,9 +1,9 @@
-"""Fuzzing campaigns: drawn scenarios in numbered batches, on one process or many, and a corpus of what failed.
+"""Fuzzing campaigns: random scenarios in numbered batches, in one process or many, and a corpus of failures.
 
-`strategies/` draws scenarios, `shrinking/` makes a failing one simpler.
+`strategies/` generates scenarios, `shrinking/` makes a failing one simpler.
 """
 
 from pathlib import Path
 
 CORPUS = Path(".ddpsim/corpus")
-"""Where failures are kept unless told, in the working directory."""
+"""The default folder for failures, in the working directory."""

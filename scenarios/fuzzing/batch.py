@@ -1,4 +1,4 @@
-"""One batch of a campaign: a pure function of plan and number, for whichever process runs it, while there is time."""
+"""Run one batch of a campaign. The result depends only on the plan and the batch number, in any process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ddpsim.scenarios.running.run_as import with_options
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _ONE_AT_A_TIME = threading.Lock()
-# A worker of a cluster may have several threads, and a process has room for one simulation.
+# A cluster worker may have several threads, and a process can run one simulation at a time.
 
 _MOST_ANSWERS = 200
-"""Of a drawn schedule for a scenario that is named, whose length nobody knows."""
+"""The length of a drawn schedule for a named scenario, whose own length is not known."""
 
 
 def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
-    """Draw scenarios from the seed of the batch, run each, and report what came of them until the seconds are up."""
+    """Draw scenarios from the batch's seed, run each, and report the results, for at most `seconds`."""
     executions: list[Execution] = []
     share = plan.share(number)
     start = time.perf_counter()
@@ -40,7 +40,7 @@ def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
     def take(scenario: Scenario) -> None:
         if len(executions) >= share:
             return
-        with suppress(TimeIsUpError):  # here, for hypothesis would run once more what raises
+        with suppress(TimeIsUpError):  # caught here, because hypothesis would run a failing example again
             for execution in judged(scenario, _engines_for(scenario, plan), start + seconds):
                 executions.append(execution)
                 ctrl_c.check()
@@ -62,9 +62,9 @@ def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
 
 
 def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
-    """A drawn scenario of ours may go beyond what torch's engine can do; one of torch's runs on every engine.
+    """Return the engines to run a drawn scenario on: one for torch's engine runs on all, another only on its own.
 
-    One that no engine keeps together runs once.
+    A scenario whose model no engine wraps runs once.
     """
     training = training_in(scenario)
     if not plan.name and training is not None and training.needs_mesh:

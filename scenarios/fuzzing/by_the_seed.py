@@ -1,8 +1,7 @@
-"""Drawing from hypothesis strategies by a seed alone: the same values in every process.
+"""Draw values from hypothesis strategies by a seed alone: the same values in every process.
 
-Hypothesis by itself also draws constants that it reads in the modules loaded so far, and those differ between the
-process of the console and a worker, or from one version of a file to the next. So there is a provider of ours
-that leaves them out.
+By default hypothesis also draws constants that it finds in the loaded modules. These differ between the console's
+process and a worker, and between versions of a file. So this module registers a provider without them.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class ByTheSeed(HypothesisProvider):
 
 
 _BACKEND = "ddpsim-by-the-seed"
-AVAILABLE_PROVIDERS[_BACKEND] = ByTheSeed  # hypothesis's registry of backends, which is how one is named
+AVAILABLE_PROVIDERS[_BACKEND] = ByTheSeed  # hypothesis selects a backend by its name in this registry
 
 
 def draw_each(strategy: SearchStrategy[Drawn], number: int, count: int, take: Callable[[Drawn], object]) -> None:
-    """Hand `count` values to `take`, one after the other; which ones follows from the strategy and `number`."""
+    """Pass `count` drawn values to `take`, one after another; strategy and `number` determine them."""
     decorate = settings(
         max_examples=count,
         database=None,

@@ -1,4 +1,4 @@
-"""A campaign: the corpus first, then batch after batch until the budget is used up; what failed is shrunk and kept."""
+"""A campaign: run the corpus, then batch after batch within the budget; then shrink and save the failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError,
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _OF_CORPUS = -1
-"""The number of the batch that is made of the corpus."""
+"""The batch number of the corpus."""
 
 
 class End(Enum):
@@ -36,7 +36,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a campaign has come."""
+    """The current state of a campaign, for a progress display."""
 
     totals: Totals
     seconds: float
@@ -53,26 +53,26 @@ OnProgress = Callable[[Progress], object]
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What came of a campaign."""
+    """The result of a campaign."""
 
     plan: Plan
     totals: Totals
-    """With those of the corpus."""
+    """Including those of the corpus."""
     corpus: tuple[Tried, ...]
     kept: tuple[Kept, ...]
     seconds: float
     end: End
     note: str = ""
-    """What the workers were lost by, or what Ctrl-C dropped."""
+    """How the workers were lost, or what Ctrl-C dropped."""
 
     @property
     def has_found(self) -> bool:
-        """True if something failed, of the corpus or of what was drawn."""
+        """Return True if a scenario failed, from the corpus or a batch."""
         return bool(self.kept) or any(tried.state is State.FAILS for tried in self.corpus)
 
     @property
     def interrupted(self) -> bool:
-        """True if Ctrl-C ended it."""
+        """Return True if Ctrl-C ended it."""
         return self.end is End.INTERRUPT
 
 
@@ -85,11 +85,11 @@ def run_campaign(
     on_tried: Callable[[Tried], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Campaign:
-    """Fuzz for so long, or as many executions as the plan has.
+    """Fuzz for so many seconds, or as many executions as the plan has.
 
-    The same plan draws the same batches whatever the workers; how many of them, time decides where executions do not.
-    Ctrl-C ends it early: what was found is kept. Raises UsageError for a budget of nothing, a corpus that is no folder,
-    and a cluster that does not answer.
+    The same plan draws the same batches with any workers. Without a number of executions, time limits how many batches
+    run. Ctrl-C ends the campaign early and keeps the failures. Raises UsageError for an empty budget, a corpus that is
+    no folder, and a cluster that does not answer.
     """
     check_budget(plan, seconds)
     check_folder(corpus)
@@ -100,15 +100,15 @@ def run_campaign(
 def check_budget(plan: Plan, seconds: float) -> None:
     """Raise UsageError for a budget that allows nothing."""
     if not (isfinite(seconds) and seconds > 0):
-        raise UsageError(f"seconds is {seconds:g}, expected more than 0 and a number: say how long to fuzz")
+        raise UsageError(f"seconds is {seconds:g}, expected a number above 0: say how long to fuzz")
     if plan.executions is not None and plan.executions < 1:
         raise UsageError(f"executions is {plan.executions}, expected 1 or more: say how many runs to make")
     if plan.seed < 0:
-        raise UsageError(f"seed is {plan.seed}, expected 0 or more: the batches draw from it and the numbers after it")
+        raise UsageError(f"seed is {plan.seed}, expected 0 or more: batch i draws from seed + i")
 
 
 class _Run:
-    """A campaign on its way."""
+    """A campaign while it runs."""
 
     def __init__(self, plan: Plan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
         self._plan = plan
@@ -126,7 +126,7 @@ class _Run:
         self._note = ""
 
     def to_its_end(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> Campaign:
-        """Corpus, batches, what failed."""
+        """Run the corpus and the batches, and process the failures."""
         with CtrlC(raises=False) as between:
             self._search(reports, on_tried)
             self._keep(between)
@@ -147,7 +147,7 @@ class _Run:
             self._end, self._note = End.INTERRUPT, self._dropped()
 
     def _dropped(self) -> str:
-        """What is not waited for; nothing on one process, which ends the batch that it is in and reports it."""
+        """Describe the batches that are dropped; "" in one process, which ends its batch and reports it."""
         count = self._handed_out - len(self._reports)
         return f"{counted(count, 'batch', 'batches')} under way dropped" if count else ""
 
@@ -170,7 +170,7 @@ class _Run:
                     raise KeyboardInterrupt
 
     def _numbers(self, deadline: float, ctrl_c: CtrlC) -> Iterator[int]:
-        """Asked for one when a worker is free."""
+        """Yield the number of the next batch whenever a worker is free."""
         for number in itertools.count():
             if ctrl_c.is_pressed or time.perf_counter() >= deadline or not self._plan.share(number):
                 return
@@ -178,19 +178,19 @@ class _Run:
             yield number
 
     def _take(self, report: BatchReport) -> None:
-        """Once for each number, whoever delivers it again."""
+        """Take a report into account, once per batch number, even if it is delivered twice."""
         if report.number in self._reports:
             return
         for failure in report.failures:
             if failure.group not in self._totals.failures:
-                with suppress(UsageError):  # a full disk: `finish` tries again, and says it
+                with suppress(UsageError):  # a full disk: `finish` tries again, and reports it
                     self._keeper.save(failure)
         self._reports[report.number] = report
         self._totals += report.totals
         self._told("fuzzing")
 
     def _keep(self, between: CtrlC) -> None:
-        """Ctrl-C ends shrinking, and what is left is kept as it is."""
+        """Shrink and save the failures; Ctrl-C ends shrinking, and the rest is saved unshrunk."""
         totals, failures = merged(self._reports.values())
         for failure in failures:
             self._told(f"shrinking {failure.group.code}")
@@ -202,7 +202,7 @@ class _Run:
         self._keeper.clear(self._kept)
 
     def _all(self) -> Totals:
-        """Of the corpus and the batches."""
+        """Return the totals of corpus and batches."""
         executions = [each for tried in self._tried for each in tried.executions]
         return batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
 

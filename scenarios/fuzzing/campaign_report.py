@@ -1,4 +1,4 @@
-"""What came of executions, batches and a campaign, as values that go from one process to another."""
+"""Results of executions, batches and a campaign, as values that are sent between processes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 from ddpsim.scenarios.engines import Engine
 
 NO_CODE = "pass"
-"""Stands for a finding's code where something passed and was not to."""
+"""Used in place of a finding's code if a run passed that was expected to fail."""
 
 
 class Group(NamedTuple):
-    """Failures that are taken for one, and of which the first is kept."""
+    """The key of failures that count as the same; only the first of each is kept."""
 
     engine: Engine
     code: str
-    """Of the leading finding; the type of an exception of ours."""
+    """Code of the leading finding; for an exception inside ddpsim, its type."""
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A scenario that came to something else than expected."""
+    """A scenario whose result was not the expected one."""
 
     group: Group
     found: str
@@ -47,7 +47,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How often there was what."""
+    """Counts of executions and outcomes."""
 
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
     """By kind of scenario and engine."""
@@ -61,21 +61,21 @@ class Totals:
 
     @property
     def count(self) -> int:
-        """Of all executions."""
+        """Return the number of all executions."""
         return self.executions.total()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What came of a batch. The same plan and number give the same, but for the seconds."""
+    """The result of a batch. The same plan and number give the same, except for the seconds."""
 
     number: int
     totals: Totals
     failures: tuple[Failure, ...]
-    """The first of each group."""
+    """The first failure of each group."""
     seconds: float
     is_interrupted: bool = False
-    """Ctrl-C ended it early."""
+    """True if Ctrl-C ended the batch early."""
 
 
 def batch_report(
@@ -96,7 +96,7 @@ def batch_report(
 
 
 def merged(reports: Iterable[BatchReport]) -> tuple[Totals, tuple[Failure, ...]]:
-    """Totals, and the first failure of each group: by the batches' numbers, each counted once, in whatever order."""
+    """Return totals, and the first failure of each group in the order of batch numbers. Each batch counts once."""
     by_number = {report.number: report for report in reports}
     totals, first = Totals(), dict[Group, Failure]()
     for number in sorted(by_number):

@@ -1,4 +1,4 @@
-"""The corpus: a folder of scenario files, each a failure that a campaign found. They are tried first the next time."""
+"""The corpus: a folder of scenario files, one per failure that a campaign found. The next campaign runs them first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpsim.simulator.whole_file import write_whole
 
 
 class State(Enum):
-    """What became of a file."""
+    """The result of running a corpus file."""
 
     FAILS = "still fails"
     PASSES = "passes now"
@@ -32,12 +32,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A file of the corpus that was tried."""
+    """A file of the corpus and the result of running it."""
 
     path: Path
     state: State
     text: str
-    """What it comes to; why it could not be tried."""
+    """What the run found, or why the file was not run."""
     executions: tuple[Execution, ...] = ()
 
     def __str__(self) -> str:
@@ -45,16 +45,16 @@ class Tried:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UsageError if it cannot be a corpus."""
+    """Raise UsageError if the folder cannot hold a corpus."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"corpus is {str(folder)!r}, which is no folder, expected one or a new name: name another")
+        raise UsageError(f"corpus {str(folder)!r} is not a folder: give a folder or a new name")
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):  # better now than after an hour
-        raise UsageError(f"corpus is {str(folder)!r}, which cannot be made, expected a folder that can: name another")
+    if not there.is_dir() or not os.access(there, os.W_OK):  # checked now instead of after an hour of fuzzing
+        raise UsageError(f"corpus {str(folder)!r} cannot be created: give another folder")
 
 
 def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:
-    """Try each file, in the order of their names; those of other engines are left out. No file ends the others."""
+    """Run each file, in the order of names, except those for other engines. An unreadable file is no error."""
     for path in sorted(folder.glob("*.toml")):
         yield _tried(path, engines)
 
@@ -77,12 +77,12 @@ def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
 
 
 def _advised(problem: str) -> str:
-    """The problem in one line, with what can be done about a file that nobody wrote by hand."""
-    return f"{' '.join(problem.split())}; the others are tried: mend or delete this one"
+    """Return the problem in one line, with advice for a file that a campaign wrote."""
+    return f"{' '.join(problem.split())}; the other files are run: correct or delete this one"
 
 
 def keep(folder: Path, failure: Failure) -> Path:
-    """Save a failure under its code and a hash of the text, which is the same for the same failure.
+    """Save a failure in a file named by its code and a hash of its text, so equal failures share a file.
 
     Raises UsageError if it cannot be written, as `record` does.
     """
@@ -92,22 +92,22 @@ def keep(folder: Path, failure: Failure) -> Path:
 
 
 def path_of(folder: Path, failure: Failure) -> Path:
-    """Where it is kept."""
+    """Return the file that a failure is kept in."""
     return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
 
 
 def run_command(path: Path) -> str:
-    """The command that runs a file."""
+    """Return the command that runs a file."""
     return f"ddpsim run {shlex.quote(str(path))}"
 
 
 def record(path: Path) -> str:
-    """Run a file, write down in it what came of that, and return the command that replays it."""
+    """Run a file, write the outcome into it, and return the command that replays it."""
     try:
         scenario = load(str(path))
         with silent(scenario):
             result = run_scenario(scenario)
-    except Exception:  # of ours: that is what the file is kept for
+    except Exception:  # an error in ddpsim is what the file was saved for
         return run_command(path)
     _write(path, with_outcome(path.read_text(encoding="utf-8"), result))
     return result.replay
@@ -118,6 +118,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror}): name a folder that can be, by --corpus"
-        ) from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable folder by --corpus") from None

@@ -1,8 +1,8 @@
-"""Running a scenario and holding it against what is expected of it.
+"""Run a scenario and compare the result with what is expected.
 
-A training, or any scenario by its name: against its expectation and the oracle, on each engine that is meant to run it;
-and the engines against each other. A program: under round robin it comes to what `check` finds, under its own schedule
-to the same verdict, and to the same trace when that is run again.
+A training or a named scenario is compared with its expectation and the oracle, on each engine that should run it, and
+the engines are compared with each other. A program under round robin has to give what `check` finds. Under its own
+schedule it has to give the same verdict, and the same trace when it runs again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program
 
 BY_NAME = "scenario"
-"""The kind of one that is a function."""
+"""The kind of a scenario that is a function."""
 REFUSED = "refused"
-"""What comes of a program that says of itself that it does not run so."""
+"""The outcome of a scenario that refuses the world size or options it was given."""
 COMPARED = "compare-engines"
-"""The tag of a scenario on whose numbers two engines disagree, although the oracle lets either pass."""
+"""The tag of a scenario whose numbers differ between two engines, although each is within the oracle's tolerance."""
 
 
 def kind_of(scenario: Scenario) -> str:
-    """What it is made of, in a word or two."""
+    """Return the kind of a scenario, in a word or two."""
     training = training_in(scenario)
     if training is not None:
         return str((Kind.PARALLEL_TRAINING if training.needs_mesh else Kind.TRAINING).value)
@@ -52,11 +52,11 @@ def kind_of(scenario: Scenario) -> str:
 
 
 class TimeIsUpError(Exception):
-    """There is no time for a run, or it was cut off, which says nothing of it."""
+    """The time for a run is used up before its end, so it has no result."""
 
 
 def judged(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[Execution]:
-    """Run it on each of the engines (a program calls none, and runs on its own), and say what came of it.
+    """Run a scenario on each of the engines, and yield the executions. A program uses no engine and runs without.
 
     Raises TimeIsUpError at the deadline, by `time.perf_counter`.
     """
@@ -81,7 +81,7 @@ def judged(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf)
 
 
 def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
-    """What came of a run; an exception of ours is a finding too, and ends nothing else."""
+    """Return the result of a run, or the exception that ddpsim raised, which counts as a failure of the scenario."""
     left = deadline - time.perf_counter()
     if left <= 0:
         raise TimeIsUpError
@@ -98,7 +98,7 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
 
 def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
     if isinstance(result, UsageError) and isinstance(scenario.program, Script):
-        return Execution(kind_of(scenario), engine, REFUSED)  # it asks for another world, for instance
+        return Execution(kind_of(scenario), engine, REFUSED)  # the scenario needs another world size, for instance
     if isinstance(result, Exception):
         return _raised(scenario, engine, result)
     is_met = scenario.expected_by(engine).is_met_by(result)
@@ -113,7 +113,7 @@ def _raised(scenario: Scenario, engine: Engine, error: Exception) -> Execution:
 
 
 def _execution(scenario: Scenario, engine: Engine, result: Result, *, found: str) -> Execution:
-    """An execution that failed if `found` says something."""
+    """Return an execution, with a failure if `found` is not empty."""
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
@@ -127,11 +127,11 @@ def _failure(scenario: Scenario, engine: Engine, code: str, found: str) -> Failu
     return Failure(Group(engine, code, kind_of(scenario)), found, expected, text)
 
 
-# --- the engines against each other -----------------------------------------------------------------------------------
+# --- comparing the engines --------------------------------------------------------------------------------------------
 
 
 def _disagreements(scenario: Scenario, expected: Reference, passed: Sequence[Result]) -> Iterator[Execution]:
-    """Both lie within the oracle's tolerance, and are to lie within it of each other."""
+    """Compare the engines. Each is within the oracle's tolerance, and they have to be within it of each other."""
     for one, other in itertools.pairwise(passed):
         histories = tuple(one.returns)
         found = first_differences(replace(expected, histories=histories), other.returns)
@@ -179,8 +179,11 @@ def _under_its_schedule(
 
 
 def _is_explained(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
-    """A program that passes comes to the same under every schedule. Of one that fails, another finding may be first;
-    and where a receive takes a message from any source, what fails in one order may pass in another."""
+    """Return True if a finding under another schedule is consistent with the expected ones.
+
+    If a program passes, it passes under every schedule. If it fails, another of its findings may come first. A receive
+    from any source may let the program pass in one order and fail in another.
+    """
     verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
     if verdicts == {""}:
         return sorted(_brief(found)) == sorted(_brief(wanted))

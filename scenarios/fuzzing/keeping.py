@@ -1,4 +1,4 @@
-"""What is kept of a campaign: the first failure of each group, shrunk, as a file in the corpus."""
+"""Save the first failure of each group in a campaign, shrunk, as a file in the corpus."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.shrinking.greedy import End
 
 SHRINKING = Budget(executions=5000, seconds=20.0)
-"""For each group of failures; who wants it smaller still has `ddpsim shrink`."""
+"""The limit for each group of failures; `ddpsim shrink` can shrink a file further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A failure in the corpus."""
+    """A failure that was saved in the corpus."""
 
     failure: Failure
-    """As it was found."""
+    """The failure as it was found."""
     count: int
-    """How many of its group there were."""
+    """The number of failures in its group."""
     path: Path
     how: str
-    """What shrinking made of it."""
+    """What shrinking has done."""
     replay: str
     is_known: bool = False
-    """It was in the corpus before."""
+    """True if the corpus had it before."""
     is_interrupted: bool = False
-    """By Ctrl-C."""
+    """True if Ctrl-C ended shrinking."""
 
     def __str__(self) -> str:
         group = self.failure.group
@@ -53,7 +53,7 @@ class Kept:
 
 
 class Keeper:
-    """Saves failures as they are found, and shrinks them once there is time."""
+    """Saves failures as they are found, and shrinks them after the batches."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder = folder
@@ -62,47 +62,51 @@ class Keeper:
         self._provisional: list[Path] = []
 
     def save(self, failure: Failure) -> Path:
-        """Keep it as it is, in case the campaign comes to no good end."""
+        """Save a failure unshrunk at once, in case the campaign is cut off."""
         path = keep(self._folder, failure)
         self._provisional.append(path)
         return path
 
     def finish(self, failure: Failure, count: int, *, shrinks: bool) -> Kept:
-        """Shrink it, and keep that. Neither Ctrl-C nor a full disk is raised: what has been done until then counts."""
+        """Shrink a failure and save the result. Ctrl-C and a full disk raise nothing: the best result so far is
+        returned.
+        """
         path = path_of(self._folder, failure)
         kept = Kept(failure, count, path, "not shrunk", run_command(path))
         with CtrlC() as ctrl_c:
             try:
                 self.save(failure)
-                # A run that hangs takes long to tell, and may leave a thread that spins: one is enough.
+                # A hang takes long to detect, and may leave a thread that spins: one is enough.
                 if shrinks and failure.group.code != Code.STUCK:
                     kept = self._shrunk(kept)
                 kept = replace(kept, replay=record(kept.path))
-            except UsageError as error:  # a disk may be full by now: the summary is worth more than the file
+            except UsageError as error:  # the disk may be full: the summary is more important than the file
                 kept = replace(kept, how=f"{kept.how}; {error}")
         is_known = kept.path.name in self._before
         return replace(kept, is_known=is_known, is_interrupted=kept.is_interrupted or ctrl_c.is_pressed)
 
     def clear(self, kept: list[Kept]) -> None:
-        """Delete what was kept on the way and has been shrunk since."""
+        """Delete files of unshrunk failures that have been shrunk since."""
         final = {each.path for each in kept}
         for path in self._provisional:
             if path not in final and path.name not in self._before:
                 path.unlink(missing_ok=True)
 
     def _shrunk(self, kept: Kept) -> Kept:
-        """As it is once shrunk; as it was if it cannot be."""
+        """Return the failure shrunk, or unchanged if it cannot be."""
         shrunk = _shrunk(kept.path, kept.failure.group.engine)
         if shrunk is None:
             return kept
         if shrunk.end is End.FLAKY:
-            return replace(kept, how="not shrunk: it did not fail again under its schedule, so time or chance decides")
+            return replace(
+                kept, how="not shrunk: it did not fail again under its schedule, so it depends on time or chance"
+            )
         path = keep(self._folder, replace(kept.failure, text=self._text(shrunk)))
         is_interrupted = shrunk.end is End.INTERRUPT
         return replace(kept, path=path, how=_how(shrunk), replay=run_command(path), is_interrupted=is_interrupted)
 
     def _text(self, shrunk: ShrunkScenario) -> str:
-        """The file of what is left; one that names another scenario goes on naming it."""
+        """Return the file text of the shrunk scenario; if it names another scenario, it still does."""
         scenario, found = shrunk.scenario, shrunk.result.findings[0]
         expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
         summary = f"found {found_text(shrunk.result)}, expected {expected}: {found.summary}"
@@ -110,7 +114,7 @@ class Keeper:
 
 
 def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
-    """None for what does not fail in one run, such as numbers in which two engines differ, or what raises in ours."""
+    """Return the shrunk scenario; None if one run cannot show the failure, as when engines differ or ddpsim raises."""
     try:
         return shrink_scenario(str(path), engine, budget=SHRINKING)
     except Exception:
@@ -119,4 +123,4 @@ def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
 
 def _how(shrunk: ShrunkScenario) -> str:
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    return f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', which may not be the least'}"
+    return f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', maybe not minimal'}"

@@ -1,4 +1,4 @@
-"""A scenario by its name: which of its worlds are drawn, and whether there is anything to search for."""
+"""Fuzzing a scenario by name: choose the world sizes to draw, and check whether it sometimes passes."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.round_robin import RoundRobin
 
 _MORE_RANKS = 2
-"""So many more than a scenario has are drawn, if it takes them."""
+"""How many more ranks than its own a scenario is drawn with, if it accepts them."""
 _SEEDS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class AlwaysFails:
-    """A scenario that fails under each schedule that was tried."""
+    """The report that a scenario fails under every schedule that was tried."""
 
     result: Result
-    """Under the first of them; the one that does not end, if there is one."""
+    """The result under the first schedule, or the one that does not end."""
     schedules: int
     is_expected: bool
-    """It is to fail in just these ways."""
+    """The scenario expects exactly these failures."""
 
     @property
     def hangs(self) -> bool:
-        """True if a run did not come to its end: so others were not tried, on other engines neither."""
+        """Return True if a run did not end: then other schedules and engines were not tried."""
         return self.result.verdict is Verdict.UNKNOWN or _is_stuck(self.result)
 
     def __str__(self) -> str:
         expected = ", as expected" if self.is_expected else ""
         if self.hangs:
-            return f"does not come to its end{expected}: no search is possible"
+            return f"does not end{expected}: no search is possible"
         return f"fails under every schedule tried ({self.schedules}){expected}: no search is needed"
 
 
 def first_look(
     scenario: Scenario, engine: Engine, seconds: float, *, world_size: int | None = None
 ) -> AlwaysFails | Result:
-    """Run it under round robin, and if it fails, under a few other schedules; the run, if it passes under one of them.
+    """Run it under round robin, and if it fails, under a few other schedules. Return the result of a run that passes.
 
-    One that hangs is looked at no further: it may have left a thread that spins. Nor is any once the seconds are up.
+    After a hang no other schedule is tried, because the run may have left a thread that spins. None starts after
+    `seconds` either.
     """
     deadline, results = time.monotonic() + seconds, list[Result]()
     left = seconds
@@ -80,12 +81,12 @@ def _policies() -> list[Policy]:
 
 
 def default_engine(name: str) -> str:
-    """Both synchronise the replicas of a scenario in turn; a program is taken as it is, with torch's."""
+    """Return the default engine: both for a scenario, torch's for a program."""
     return Engine.TORCH.value if words_of_program(name) else "both"
 
 
 def world_sizes(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
-    """The smallest and the largest that are drawn: those it and its faults take, alone and far larger ones left out."""
+    """Return the smallest and largest world size to draw: those that it and its faults accept, not 1."""
     if world_size is not None:
         size = scenario.with_world_size(world_size).world_size
         return size, size
@@ -96,13 +97,13 @@ def world_sizes(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
 
 
 def saved_name(name: str, corpus: Path) -> str:
-    """What a file in the corpus calls the scenario: a name as it is, a Python file by its way from there.
+    """Return the name of a scenario as a corpus file refers to it: a Python file by its path from there.
 
-    Raises UsageError for a file that has only the name of another one.
+    Raises UsageError for a file that only names another scenario.
     """
     scenario = load(name)
     if training_in(scenario) is not None or program_in(scenario) is not None:
         return name
     if name.endswith(".toml"):
-        raise UsageError(f"{name} names another scenario, expected one of its own: fuzz the scenario that it names")
+        raise UsageError(f"{name} only refers to another scenario: fuzz that scenario")
     return with_path(name, lambda file: relpath(file, corpus))

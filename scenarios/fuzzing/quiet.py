@@ -1,4 +1,4 @@
-"""What every process of a campaign has alike: one thread for torch's operators, and no warnings of what is drawn."""
+"""Settings of every process in a campaign: one torch thread, and no warnings about drawn options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Sums come out the same whatever the machine, and nobody is told that an option that was drawn is deprecated."""
+    """Set one torch thread, so that sums are equal on all machines, and silence warnings about deprecated options."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            importlib.import_module("torch.distributed.optim")  # takes seconds, in which a rank would seem to be stuck
+            importlib.import_module("torch.distributed.optim")  # takes seconds, in which a rank would look stuck
             yield
     finally:
         torch.set_num_threads(threads)

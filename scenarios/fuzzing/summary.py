@@ -1,4 +1,4 @@
-"""What is told of a campaign at its end."""
+"""The summary that a campaign prints at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 
 
 def summary(campaign: Campaign) -> str:
-    """How much was run, what it came to, and each failure with its file; the last line says whether there is any."""
+    """Return how much was run, the outcomes, and each failure with its file; the last line counts the failures."""
     return "\n".join([*_extent(campaign), "", *_found(campaign)])
 
 
@@ -40,7 +40,7 @@ def _by_count(item: tuple[str, int]) -> tuple[int, str]:
 def _found(campaign: Campaign) -> list[str]:
     lines = [line for kept in campaign.kept for line in (*str(kept).splitlines(), "")]
     old = sum(tried.state is State.FAILS for tried in campaign.corpus)
-    again = f"{counted(old, 'failure')} of the corpus again" if old else ""
+    again = f"{counted(old, 'failure')} reproduced from the corpus" if old else ""
     count = sum(not kept.is_known for kept in campaign.kept)
     new = counted(count, "new failure") if count else ""
     found = " and ".join(part for part in (new, again) if part)

@@ -1,8 +1,8 @@
-"""Batches on several processes, or on the workers of a cluster, through joblib's backends.
+"""Run batches in several processes, or on the workers of a cluster, through joblib's backends.
 
-Batches are handed out one at a time, a new one when one is done, so a campaign that is told to stop ends within one.
-A batch is a pure function of its number: if a worker dies, the cluster runs its batch again somewhere else, and who
-counts batches by their numbers loses none and counts none twice.
+A worker gets a new batch when it has finished one, so a campaign that is asked to stop ends within one batch. A batch
+depends on its number only. If a worker dies, the cluster runs its batch again elsewhere; the receiver counts each batch
+number once, so none is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from ddpsim.scenarios.fuzzing.campaign_report import BatchReport
 from ddpsim.scenarios.fuzzing.plan import Plan
 
 CONNECT_SECONDS = 10.0
-"""For a cluster to answer."""
+"""How long a cluster may take to answer."""
 
 Reports = Callable[[Plan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
-"""Runs the batches of these numbers, each in the seconds that are left when it is handed out, and gives what comes of
-them in any order."""
+"""Runs the batches of these numbers, each within the seconds left, and yields the reports in any order."""
 
 
 class Backend(str, Enum):
-    """Who runs the batches."""
+    """Where the batches run."""
 
     LOKY = "loky"
     """Processes on this machine."""
@@ -44,13 +43,13 @@ class Backend(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many run batches, and where. Raises UsageError for what does not go together."""
+    """How many workers run batches, and where. Raises UsageError for options that do not fit together."""
 
     jobs: int | None = None
-    """None for one on this machine, and for all that a cluster has."""
+    """None for one on this machine, and for all workers of a cluster."""
     backend: Backend = Backend.LOKY
     cluster: str = ""
-    """The address of a scheduler."""
+    """The address of the cluster's scheduler."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -67,12 +66,12 @@ class Workers:
 
 
 class WorkersLostError(Exception):
-    """Workers died, or the cluster went away; no more reports can come."""
+    """Workers died, or the cluster disappeared; no more reports can arrive."""
 
 
 @contextmanager
 def connected(workers: Workers) -> Iterator[Reports]:
-    """What runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
+    """Yield the function that runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
     if workers.backend is Backend.LOKY and workers.jobs in (None, 1):
         yield lambda plan, numbers, left: (run_batch(plan, number, left()) for number in numbers)
         return
@@ -80,13 +79,13 @@ def connected(workers: Workers) -> Iterator[Reports]:
         yield _one_by_one if workers.backend is not Backend.RAY else _in_waves
 
 
-# --- handing out ------------------------------------------------------------------------------------------------------
+# --- distributing batches ---------------------------------------------------------------------------------------------
 
 
 def _one_by_one(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
     parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
     try:
-        with warnings.catch_warnings():  # what is not waited for after Ctrl-C needs no word
+        with warnings.catch_warnings():  # joblib warns about results that Ctrl-C drops
             warnings.filterwarnings("ignore", ".*(not used|cancelled)", UserWarning)
             yield from parallel(joblib.delayed(_run_in_worker)(plan, number, left()) for number in numbers)
     except _lost_errors() as error:
@@ -94,7 +93,7 @@ def _one_by_one(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -
 
 
 def _in_waves(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
-    """For Ray, whose backend has no generators: as many batches as there are workers, again and again."""
+    """Run as many batches as there are workers, then the next as many: Ray's joblib backend has no generators."""
     coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:
         width = parallel._effective_n_jobs()
@@ -104,7 +103,7 @@ def _in_waves(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> 
 
 def _run_in_worker(plan: Plan, number: int, seconds: float) -> BatchReport:
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; who started us ends us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent process ends this one
     return run_batch(plan, number, seconds)
 
 
@@ -118,7 +117,7 @@ def _lost_errors() -> tuple[type[BaseException], ...]:
     return (*lost, CommClosedError, KilledWorker)
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
+# --- the backends -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""What runs inside the processes of a job that is watched: each rank leaves what torch's recorder has.
+"""Code that runs inside each process of a watched job and writes the records of torch's flight recorder.
 
-It is loaded before anything of the job, by `site`, so it knows the standard library only. A rank writes every half
-second what is new, and less often where nothing is, as it may be killed or abort at any time; once more when it is told
-to, and once more at its end. A rank that raised tells the others to write, too, and waits for them: its launcher ends
-them as soon as it is gone.
+`site` loads it before anything of the job, so it may use the standard library only. A rank writes new records every
+half second, and less often if nothing is new, because it may be killed or abort at any time. It writes once more when
+asked, and once more at its end. A rank that raised asks the others to write, too, and waits for them, because the
+launcher ends them as soon as it exits.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import time
 from typing import Any
 
 FOLDER = "DDPSIM_RECORDS"
-"""The variable that names the folder of the job's records."""
+"""The environment variable that names the folder of the job's records."""
 _LAUNCHER = "DDPSIM_RECORDS_LAUNCHER"
-"""The variable that has the process of the launcher: ranks are its children, what ranks start is not."""
+"""The environment variable with the launcher's process id: its children are ranks, and their children are not."""
 NOW = "now"
-"""The file that appears when all are to write."""
+"""The file whose appearance asks all ranks to write."""
 DONE = "done_{}"
-"""The file that a rank leaves after that."""
+"""The file that a rank makes after it has written on request."""
 _RECORD = "rank_{}"
 _READER = "_dump_fr_trace"
 _EVERY_SECONDS = 0.5
 _MOST_EVERY_SECONDS = 4.0
 _LOOK_SECONDS = 0.1
 _MOST_SECONDS = 5.0
-"""So long does a rank that raised wait for the others."""
+"""How long a rank that raised waits for the others."""
 
 
 def begin() -> None:
@@ -46,7 +46,7 @@ def begin() -> None:
 
 
 class _Leaving:
-    """What a rank leaves."""
+    """Writes the records of one rank."""
 
     def __init__(self, folder: str, rank: str, world_size: int) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class _Leaving:
         self._last = b""
 
     def watch(self) -> None:
-        """Write what is new, until all are to write."""
+        """Write new records periodically, until all ranks are asked to write."""
         looked, every = time.monotonic(), _EVERY_SECONDS
         while not os.path.exists(self._path(NOW)):
             if time.monotonic() - looked > every:
@@ -68,7 +68,7 @@ class _Leaving:
         self._touch(DONE.format(self._rank))
 
     def end(self) -> None:
-        """Write at the end of the process; after an exception, see to it that the others do, too."""
+        """Write at the end of the process; after an exception, ask the other ranks to write and wait for them."""
         if os.getpid() != self._process:  # a fork of the rank
             return
         self._write()
@@ -80,7 +80,7 @@ class _Leaving:
                 time.sleep(_LOOK_SECONDS)
 
     def _write(self) -> bool:
-        """Write the record if there is something new."""
+        """Write the record if it has changed; return whether it has."""
         with self._writing:
             dump = _dump()
             is_new = bool(dump) and dump != self._last
@@ -101,12 +101,12 @@ class _Leaving:
 
 
 def _dump() -> bytes:
-    """What the recorder has; nothing before the program has imported torch.distributed."""
+    """Return the recorder's dump; empty before the program has imported torch.distributed."""
     module: Any = sys.modules.get("torch._C._distributed_c10d")
     read = getattr(module, _READER, None)
     if read is None:
         return b""
     try:
         return bytes(read())
-    except (TypeError, RuntimeError):  # a torch with a recorder for each backend
+    except (TypeError, RuntimeError):  # a torch with one recorder per backend
         return bytes(read(backend="gloo"))

@@ -1,7 +1,7 @@
-"""What the ranks' reports come to, as findings.
+"""Make findings of the ranks' reports.
 
-Free-running processes show less than a simulation: who raised, who died, and who hangs where. Why they hang, the
-simulator says, which sees every call.
+Free-running processes show less than a simulation: which rank raised, which died, and where each one hangs. To learn
+why they hang, simulate the same program: the simulator sees every call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
 from ddpsim.simulator.wording import Line, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
-"""What gloo raises on the others when a process is gone."""
+"""What gloo raises on the other ranks when a process has ended."""
 
 
 def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """All findings, what led to the others first. `command` simulates the same program."""
+    """Return all findings, causes before consequences. `command` simulates the same program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
@@ -56,7 +56,7 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: s
 
 
 def _last_moment(died: RankReport) -> list[str]:
-    """Where it was, and what it wrote."""
+    """Return where the dead rank was, and the last that it wrote to stderr."""
     position = died.position
     where = f" at {position.site} in {position.site.function}" if position and position.site else ""
     lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
@@ -70,7 +70,7 @@ def _cause_of(died: RankReport) -> Advice[[str]]:
 
 
 def _errors(raised: Iterable[RankReport]) -> list[Finding]:
-    """The same error at the same line once for all, in the order in which they came."""
+    """Return one finding for each distinct error and line, in order of time."""
     alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
     for report in raised:
         if report.error is not None:
@@ -105,11 +105,11 @@ def _hang(reports: Sequence[RankReport], command: str) -> Finding:
 
 
 _LONG = 1e9
-"""Seconds; a rank that does not answer has stood still for longer than anybody knows."""
+"""Seconds without progress; a rank that does not answer counts as the longest."""
 
 
 def _block(report: RankReport) -> list[str]:
-    """What one rank was at: the line of the user's program first."""
+    """Describe where one rank is, its line in the user's program first."""
     if report.ending is not RankEnding.HUNG or report.position is None:
         return [f"  rank {report.rank}  {_ending(report)}"]
     return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
@@ -124,7 +124,9 @@ def _ending(report: RankReport) -> str:
 def _head(position: Position) -> str:
     if position.idle_seconds > _LONG:
         return position.stack
-    where = "in no line of the program" if position.site is None else f"at {position.site} in {position.site.function}"
+    where = (
+        "outside the program's lines" if position.site is None else f"at {position.site} in {position.site.function}"
+    )
     return f"{where}, for {position.idle_seconds:.1f} s"
 
 

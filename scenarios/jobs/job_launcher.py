@@ -1,9 +1,9 @@
-"""Starting the processes of a run by torch's own launcher, and leaving nothing behind.
+"""Start the processes of a run with torch's own launcher, and leave no process and no file afterwards.
 
-Note [Forkserver]. A process that imports torch by itself takes seconds. So processes are forked from a server of
-multiprocessing's that has imported it, and are ready in a few milliseconds. It belongs to the whole process, may have
-been running before, and is stopped by whoever started it. Forks share the hash seed of their server, so ranks that
-start unlike come in turn from it and from a second one.
+Note [Forkserver]. A process that imports torch by itself needs seconds. So processes are forked from a multiprocessing
+fork server that has already imported it, and are ready in a few milliseconds. The server belongs to the whole process
+and may already be running; only the block that started it stops it. Forks share the hash seed of their server, so ranks
+that should start with different seeds are forked alternately from two servers.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from ddpsim.scenarios.jobs.supervisor import supervise
 from ddpsim.simulator.launching.script import start_of_programs
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
-"""torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
+"""Modules to import in the server; the first DistributedDataParallel or optimizer imports torch._dynamo."""
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""What torch's launcher handles."""
+"""The signals that torch's launcher handles."""
 _QUIET = ("torch.distributed", "torch.multiprocessing")
 
 _SECOND: Any = forkserver.ForkServer()
-"""It belongs to the process, as multiprocessing's own does."""
+"""The second fork server. It is global because multiprocessing's own is."""
 
 
 def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
-    """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
+    """Run a job on `world_size` processes of this machine. Raises UsageError if they cannot be started."""
     with standing_by(alike=job.alike), _forked_in_turns(alike=job.alike):
         came_to = _launch(job, world_size)
         if isinstance(came_to, str):
@@ -59,10 +59,10 @@ def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
 
 
 def _launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
-    """The reports; or the signal that ended the run early, or why the processes could not be started.
+    """Return the reports; or the signal that ended the run early, or why the processes could not be started.
 
-    No exception of the launcher's leaves this function: its traceback would keep semaphores of multiprocessing's alive
-    for longer than the process that looks after them.
+    No exception of the launcher leaves this function: its traceback would keep semaphores of multiprocessing alive
+    longer than their resource tracker.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
     with _as_before(), folders as folder:
@@ -101,7 +101,7 @@ def _config(world_size: int, folder: str) -> LaunchConfig:
 def _failure_text(error: ChildFailedError) -> str:
     _, failure = error.get_first_failure()
     how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {failure.signal_name()}"
-    has_said = os.path.isfile(failure.error_file)  # else torch makes up a message
+    has_said = os.path.isfile(failure.error_file)  # otherwise torch invents a message
     if failure.exitcode == 1 and not has_said and (script := _script()) is not None:
         return (
             f"the process of rank {failure.local_rank} could not load {os.path.basename(script)}, as each does before "
@@ -112,7 +112,7 @@ def _failure_text(error: ChildFailedError) -> str:
     said = re.sub(r"^.*?\b(\w*Error: )", r"\1", " ".join(message.split()))
     because = f" ({said})" if has_said else ""
     who = f"the supervisor of rank {failure.local_rank}"
-    return f"{who} ended with {how}{because}, expected it to last: start the run again"
+    return f"{who} ended with {how}{because}, but it has to outlive the rank: start the run again"
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -120,18 +120,18 @@ def _failure_text(error: ChildFailedError) -> str:
 
 @contextmanager
 def standing_by(*, alike: bool = False) -> Iterator[None]:
-    """Keep the servers that processes are forked from, for all runs in the block; see Note [Forkserver].
+    """Keep the fork servers for all runs in the block; see Note [Forkserver].
 
-    Raises UsageError if processes cannot load the script that this one runs.
+    Raises UsageError if processes cannot load the main script.
     """
     _check_script()
-    with own_cache(), _servers(alike):  # the folder last: they may still be loading torch, which makes it again
+    with own_cache(), _servers(alike):  # the folder last: the servers may still be loading torch, which makes it again
         yield
 
 
 @contextmanager
 def _servers(alike: bool) -> Iterator[None]:
-    # Private, as multiprocessing has no other way to stop them; its own tests stop them like this.
+    # Private API: multiprocessing has no other way to stop its servers, and its own tests do the same.
     tracker: Any = resource_tracker._resource_tracker
     had_tracker = tracker._fd is not None
     started = []
@@ -144,32 +144,32 @@ def _servers(alike: bool) -> Iterator[None]:
     except BaseException:
         for server in started:
             if server._forkserver_pid is not None:
-                os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch, which takes seconds
+                os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch
         raise
     finally:
-        gc.collect()  # what still holds a semaphore
+        gc.collect()  # objects that still hold a semaphore
         for server in started:
             server._stop()
-        if not had_tracker and not multiprocessing.active_children():  # it ends with the last of them
+        if not had_tracker and not multiprocessing.active_children():  # the tracker ends with the last of them
             tracker._stop()
 
 
 def _both() -> tuple[Any, Any]:
-    """Multiprocessing's own server, and the one of another hash seed."""
+    """Return multiprocessing's own server, and the one with another hash seed."""
     own: Any = forkserver
     return own._forkserver, _SECOND
 
 
 def _start(server: Any, hash_seed: int) -> None:
     server.set_forkserver_preload(_PRELOADED)
-    # torch's C++ in it logs errors only.
+    # The torch C++ code in the server logs errors only.
     with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"), variable("PYTHONHASHSEED", str(hash_seed)):
         server.ensure_running()
 
 
 @contextmanager
 def _forked_in_turns(*, alike: bool) -> Iterator[None]:
-    """Let neighbouring ranks come from servers of different hash seeds, unless they start alike."""
+    """Fork neighbouring ranks from servers with different hash seeds, unless they should start equal."""
     running = [server for server in _both() if server._forkserver_pid is not None]
     if alike or len(running) == 1:
         yield
@@ -184,9 +184,9 @@ def _forked_in_turns(*, alike: bool) -> Iterator[None]:
 
 
 def _check_script() -> None:
-    """Raise UsageError for a script that other processes cannot load; end the one in which it is just being loaded."""
+    """Raise UsageError for a script that other processes cannot load; exit if this process is just loading it."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # it has no guard, and whoever has started this process says so
+        raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
     if (script := _script()) is not None and not os.path.isfile(script):
         raise UsageError(
             f"the script that starts the run is {os.path.basename(script)}, which other processes cannot load, "
@@ -195,14 +195,16 @@ def _check_script() -> None:
 
 
 def _script() -> str | None:
-    """The file that the processes load first; None if this one runs a module, or a text of the command line."""
+    """Return the file that the processes load first; None if this process runs a module or `python -c`."""
     main = sys.modules["__main__"]
     return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
 
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """What is started in the block ignores Ctrl-C, which reaches every process of a terminal: we end it ourselves."""
+    """Start processes in the block so that they ignore Ctrl-C, which a terminal sends to all of them: we end them
+    ourselves.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -215,7 +217,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """Silence the launcher, and give signals and environment back as they were."""
+    """Silence the launcher in the block, and restore signal handlers and environment afterwards."""
     environment = dict(os.environ)
     numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}

@@ -1,14 +1,14 @@
-"""The process of one rank: it runs the program as it is, and a thread beside it notices when it stands still.
+"""The process of one rank. It runs the program unchanged, and a second thread detects when it makes no progress.
 
     supervisor                       rank
-        |  <---- STARTED --------------|   the group is there, and the program begins
-        |  <---- ALIVE or IDLE --------|   now and then: it gets on, or has not for as long as the time-out
-        |  <---- RankReport -----------|   once: it has returned, raised, or hangs
-        |  ----- DESCRIBE ------------>|   the run hangs: where do you stand?
-        |  ----- END ----------------->|   nobody needs this process any more
+        |  <---- STARTED --------------|   the group exists, and the program begins
+        |  <---- ALIVE or IDLE --------|   now and then: it makes progress, or has made none for the time-out
+        |  <---- RankReport -----------|   once: the program returned, raised, or hangs
+        |  ----- DESCRIBE ------------>|   the run hangs: report your position
+        |  ----- END ----------------->|   no rank needs this process any more
 
-A rank that has ended stays until END: its groups keep their connections. Else those that wait for it would fail with a
-closed connection, where they hang.
+A rank that has ended stays until END, because its groups keep their connections. Without it, ranks that wait for it
+would fail with a closed connection instead of hanging.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torc
 from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 
 _GROUP_SECONDS = 1800
-"""gloo's own time-out, of new groups too: longer than any of ours."""
+"""gloo's time-out, also for new groups: longer than any time-out of ours."""
 _SHOWN_CALLS = 3
 _LONGEST_WAIT = 1500.0
-"""Seconds that a rank may wait for one that gets on: gloo must not be the first to give up."""
+"""How long a rank may wait for another one that makes progress: gloo must not time out first."""
 
 
 class Word(Enum):
-    """What a rank and its supervisor say beside reports."""
+    """Messages between a rank and its supervisor, except reports."""
 
     STARTED = "started"
     ALIVE = "alive"
@@ -63,18 +63,18 @@ class Word(Enum):
 
 
 def run(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
-    """Be the process of a rank, to its end. `line` leads to the supervisor."""
+    """Run as the process of a rank until it ends. `line` is the connection to the supervisor."""
     own = os.getpid()
     try:
-        os.setpgid(0, 0)  # what the program starts ends with it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the supervisor who ends this process
+        os.setpgid(0, 0)  # processes that the program starts end with this group
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends this process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        faulthandler.enable(file=2)  # for the supervisor, which reads what it writes
+        faulthandler.enable(file=2)  # for the supervisor, which reads its stderr
         _be(job, rank, line, own)
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)  # the launcher's frames below are none of a rank's business
+        os._exit(1)  # skip the launcher's frames below
 
 
 def _be(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
@@ -89,14 +89,14 @@ def _be(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
         report = _run(scenario, job, rank)
     _flush()
     if os.getpid() != own:
-        os._exit(0)  # a process that the program has forked comes to the program's end, too, and is no rank
+        os._exit(0)  # a process forked by the program also reaches this line, and is no rank
     watch.say(report)
     while True:
-        time.sleep(1.0)  # the watch ends the process
+        time.sleep(1.0)  # the watch thread ends the process
 
 
 def _start(job: ScenarioJob, rank: int) -> Scenario:
-    """Find the program and make the default group."""
+    """Load the program and make the default group."""
     job.enter()
     scenario = job.scenario()
     recorder.switch_on()
@@ -107,9 +107,9 @@ def _start(job: ScenarioJob, rank: int) -> Scenario:
 
 
 def _seed(rank: int, alike: bool) -> None:
-    """Let the generators begin unlike, as under torchrun, and yet where they begin in each run.
+    """Seed the random generators: differently on each rank, as under torchrun, but equally in each run.
 
-    Alike they begin as those of functions in a simulation do, so that both train on the same numbers.
+    With `alike` all ranks get the seed of functions in a simulation, so that both train on the same numbers.
     """
     torch.manual_seed(torch_generators.DEFAULT_SEED if alike else unlike_seed(rank))
     random.seed(python_random.START_SEED if alike else unlike_seed(rank))
@@ -120,7 +120,7 @@ def _run(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
     try:
         with engines.installed(job.engine):
             value = call_program(scenario, rank)
-    except BaseException as error:  # SystemExit, too, is an end of the program and not of the process
+    except BaseException as error:  # SystemExit ends the program, not the process
         return _raised(rank, error)
     return RankReport(rank, RankEnding.RETURNED, time.time(), value=_pickled(value))
 
@@ -142,7 +142,7 @@ def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> Ran
 def _message(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception:  # the message is the user's code, too
+    except Exception:  # str() of it is user code, too
         return "<its message cannot be printed>"
 
 
@@ -150,7 +150,7 @@ def _pickled(value: object) -> bytes | None:
     try:
         pickled = pickle.dumps(value)
         pickle.loads(pickled)
-    except Exception:  # whatever a class of the user's does when it is pickled
+    except Exception:  # pickling runs code of user classes
         return None
     return pickled
 
@@ -162,7 +162,7 @@ def _flush() -> None:
 
 
 class _Watch:
-    """The thread that speaks with the supervisor, and looks whether the main thread gets on."""
+    """The thread that talks to the supervisor and checks whether the main thread makes progress."""
 
     def __init__(self, rank: int, timeout_seconds: float, line: Connection) -> None:
         self._rank = rank
@@ -175,20 +175,20 @@ class _Watch:
         self._progress = RankProgress(self._interval)
 
     def start(self) -> None:
-        """The program begins."""
+        """Announce that the program begins."""
         with self._lock:
             self._line.send(Word.STARTED)
             self._has_started = True
 
     def say(self, report: RankReport) -> None:
-        """Report how the rank has ended, unless it was given up before."""
+        """Report how the rank has ended, unless it was already reported as hung."""
         with self._lock:
             if not self._has_reported:
                 self._has_reported = True
                 self._line.send(report)
 
     def run(self) -> None:
-        """Look, and listen, until the supervisor says END or is gone."""
+        """Check progress and listen, until the supervisor says END or has died."""
         try:
             while True:
                 if not self._line.poll(self._interval):
@@ -198,7 +198,7 @@ class _Watch:
                 else:
                     break
         except (EOFError, OSError):
-            os.killpg(0, signal.SIGKILL)  # the supervisor has died, who would have ended all of it
+            os.killpg(0, signal.SIGKILL)  # the supervisor, which ends these processes, has died
         os._exit(0)
 
     def _look(self) -> None:

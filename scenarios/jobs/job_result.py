@@ -1,4 +1,4 @@
-"""A scenario on real processes, one a rank, free-running on real gloo."""
+"""Run a scenario on real processes, one per rank, free-running on real gloo."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from ddpsim.simulator.trace import Trace
 TIMEOUT_SECONDS = 10.0
 
 MOST_RANKS = 64
-"""Each is two processes and some ten threads, all at once; for more, there are the simulator and other machines."""
+"""The most ranks allowed. Each has two processes and about ten threads. For more, use the simulator or several
+machines.
+"""
 _TASKS_A_RANK = 16
 
 
 def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
-    """Run a scenario on one process a rank. Raises UsageError for what processes cannot do, or cannot be started."""
+    """Run a scenario on one process per rank. Raises UsageError if it cannot run on processes, or they cannot start."""
     check_usable(scenario)
     _check_room(scenario.world_size)
     reports = launch(ScenarioJob.of(scenario, engine, timeout_seconds), scenario.world_size)
@@ -36,7 +38,7 @@ def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float 
 
 
 def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> Result:
-    """What the ranks' reports come to. Raises UsageError if one of them did not start."""
+    """Return the result that the ranks' reports add up to. Raises UsageError if a rank did not start."""
     _check_started(reports)
     identity = f"{scenario.name} on {len(reports)} ranks"
     raised = sorted((report for report in reports if report.error is not None), key=lambda report: report.seconds)
@@ -52,13 +54,13 @@ def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport])
 
 
 def _simulation(scenario: Scenario, engine: Engine, world_size: int) -> str:
-    """The command that simulates what has run."""
+    """Return the command that simulates the same run."""
     by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
     return f"ddpsim run {shlex.quote(scenario.name)} --world-size {world_size}{by}"
 
 
 def check_usable(scenario: Scenario) -> None:
-    """Raise UsageError for what real processes on gloo cannot do."""
+    """Raise UsageError if real processes on gloo cannot run the scenario."""
     if not dist.is_available() or not dist.is_gloo_available():
         raise UsageError(
             "transport is 'processes', but this torch has no gloo, expected one built with it: install another build "
@@ -71,12 +73,12 @@ def check_usable(scenario: Scenario) -> None:
 
 
 def refusal(scenario: Scenario) -> str | None:
-    """Why real processes cannot run this scenario, if not."""
+    """Return why real processes cannot run this scenario; None if they can."""
     if scenario.backend_semantics != GLOO.name:
         return f"goes by the rules of {scenario.backend_semantics!r}, but real processes run on real gloo"
     if not scenario.faults:
         return None
-    return f"has faults ({scenario.faults[0]}), but nothing stands between real processes and their calls"
+    return f"has faults ({scenario.faults[0]}), but faults can only be injected in a simulation"
 
 
 def _check_room(world_size: Any) -> None:
@@ -96,8 +98,8 @@ def _check_room(world_size: Any) -> None:
 
 
 def _most_ranks() -> int:
-    """How many ranks this machine is let start: fewer than `MOST_RANKS` where the user's processes are limited."""
-    import resource  # absent where there is no fork
+    """Return how many ranks this machine can start: fewer than `MOST_RANKS` if the user's process limit is low."""
+    import resource  # absent on systems without fork
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     return MOST_RANKS if limit == resource.RLIM_INFINITY else min(MOST_RANKS, limit // _TASKS_A_RANK)
@@ -125,7 +127,7 @@ def _why(report: RankReport) -> str:
 def _loaded(value: bytes | None) -> Any:
     try:
         return None if value is None else pickle.loads(value)
-    except Exception:  # of a class that this process cannot find
+    except Exception:  # of a class that this process cannot import
         return None
 
 

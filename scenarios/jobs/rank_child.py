@@ -1,4 +1,4 @@
-"""The process of a rank, as its supervisor sees it: what it says, what it writes to stderr, how it dies."""
+"""The supervisor's handle on the process of its rank: messages, stderr and exit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ddpsim.scenarios.jobs.supervisor_notes import Starter
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0
-"""So long may a rank take to end that is told to."""
+"""How long a rank may take to end after END."""
 _KEPT_LINES = 4
 _MOST_READS = 16
 
 _LOG_LINE = re.compile(
     rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
 )
-"""Of torch and gloo. They stand in the report if the rank dies of them."""
+"""Log lines of torch and gloo. They are not shown while the rank runs, and go into the report if it dies."""
 
 _DEATH = b"Fatal Python error: "
-"""How faulthandler begins."""
+"""The first line that faulthandler writes."""
 
 
 @dataclass(slots=True)
@@ -44,17 +44,17 @@ class RankChild:
     process: int
     line: Connection
     stderr: int
-    """The end to read from of what it writes there."""
+    """The read end of the pipe of its stderr."""
     starter: Starter
     status: int | None = None
-    """What waiting for it gave, once it has died."""
+    """Its wait status, once it has died."""
     unread: bytes = b""
     last_lines: list[str] = field(default_factory=list)
     last_stack: list[str] | None = None
-    """What faulthandler wrote of a process that died of a signal."""
+    """What faulthandler wrote when a signal killed the process."""
 
     def poll(self) -> None:
-        """Wait a moment; pass on what it has written, and see whether it lives. Raises SystemExit without a parent."""
+        """Wait briefly, pass on stderr, and check whether it lives. Raises SystemExit if the launcher has ended."""
         time.sleep(_POLL_SECONDS)
         self.read_rest()
         if self.status is None:
@@ -63,7 +63,7 @@ class RankChild:
         self.starter.check()
 
     def heard(self) -> list[Word | RankReport]:
-        """What it has said since."""
+        """Return the messages that arrived since the last call."""
         words: list[Word | RankReport] = []
         with contextlib.suppress(EOFError, OSError):
             while self.line.poll():
@@ -71,12 +71,12 @@ class RankChild:
         return words
 
     def tell(self, word: Word) -> None:
-        """Say a word to it, if it still listens."""
+        """Send a message to the rank, if it still listens."""
         with contextlib.suppress(OSError):
             self.line.send(word)
 
     def computed(self) -> float:
-        """The seconds that it has computed; 0 where there is no /proc to tell."""
+        """Return the CPU seconds that it has used; 0 on systems without /proc."""
         try:
             with open(f"/proc/{self.process}/stat", encoding="utf-8", errors="replace") as file:
                 user, system = file.read().rpartition(")")[2].split()[11:13]
@@ -85,7 +85,7 @@ class RankChild:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def death(self) -> str:
-        """How it has ended, in words."""
+        """Describe how the process ended."""
         code = os.waitstatus_to_exitcode(self.status or 0)
         if code >= 0:
             return f"exit status {code}"
@@ -93,7 +93,7 @@ class RankChild:
         return f"signal {known[0] if known else -code}"
 
     def end(self) -> None:
-        """Let it end; kill it where it does not."""
+        """Ask it to end; kill it if it does not."""
         self.tell(Word.END)
         end = time.monotonic() + _ENDING_SECONDS
         while self.status is None and time.monotonic() < end:
@@ -103,15 +103,15 @@ class RankChild:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it, if it is not dead, and what it has started."""
+        """Kill the process, if it lives, and the processes that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process, signal.SIGKILL)
         if self.status is None:
-            os.kill(self.process, signal.SIGKILL)  # it may not have come to have a group
+            os.kill(self.process, signal.SIGKILL)  # it may not have its own group yet
             _, self.status = os.waitpid(self.process, 0)
 
     def read_rest(self) -> None:
-        """Pass on what it has written to stderr so far; once it is dead, the end of it, too."""
+        """Pass on what it has written to stderr so far; once it is dead, also the unfinished last line."""
         for _ in range(_MOST_READS):  # it may write faster than this reads
             if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
                 break
@@ -135,7 +135,7 @@ class RankChild:
 
 @contextmanager
 def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild]:
-    """Fork the rank; it does not outlive the block."""
+    """Fork the rank; its process ends with the block."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
     sys.stdout.flush()
@@ -144,7 +144,7 @@ def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild
         ours.close()
         os.close(stderr)
         os.dup2(its_stderr, 2)
-        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)  # it connects, whoever opens it
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)  # it connects to the store and never opens one
         rank_process.run(job, rank, its)
     its.close()
     os.close(its_stderr)

@@ -1,4 +1,4 @@
-"""Whether a rank gets on: what its process shows of that, and for how long it has shown no change."""
+"""Detect whether a rank makes progress, and for how long it has made none."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from types import FrameType
 from ddpsim.scenarios.jobs import recorder
 
 BUSY_SHARE = 0.1
-"""A process that uses so much of a core is at work: waiting uses next to nothing."""
+"""The share of a core from which a process counts as computing: waiting uses almost none."""
 PATIENCE = 6
-"""So many time-outs has a line that computes, and so have the ranks that wait for one that computes."""
+"""How many time-outs a line may compute, or a rank may wait for one that computes, before it counts as hung."""
 
 
 class Clock:
-    """The seconds in which this process was there to look.
+    """A clock that stops while this process is stopped.
 
-    Between two looks at most `most` seconds count: nobody stands still in a process that is stopped, or on a machine
-    that is suspended.
+    Between two calls at most `most` seconds count. So a stopped process or a suspended machine does not look like a
+    hang.
     """
 
     def __init__(self, most: float, source: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +32,7 @@ class Clock:
         self._looked = source()
 
     def now(self) -> float:
-        """How many have passed."""
+        """Return the seconds that have passed."""
         looked = self._source()
         self._passed += min(looked - self._looked, self._most)
         self._looked = looked
@@ -40,21 +40,21 @@ class Clock:
 
 
 class Unchanged:
-    """How long a value has stayed the same."""
+    """Measures how long a value has stayed the same."""
 
     def __init__(self) -> None:
         self._value: object = None
         self._since = 0.0
 
     def seconds(self, value: object, now: float) -> float:
-        """For how long it has been `value`."""
+        """Return for how long it has been `value`."""
         if value != self._value:
             self._value, self._since = value, now
         return now - self._since
 
 
 class RankProgress:
-    """What the main thread of this process shows, for another thread that looks at it every `interval` seconds."""
+    """Reports the progress of the main thread to another thread that calls every `interval` seconds."""
 
     def __init__(self, interval: float) -> None:
         self._main = threading.main_thread().ident or 0
@@ -64,11 +64,11 @@ class RankProgress:
         self._computing = Unchanged()
 
     def idle_seconds(self) -> tuple[float, float]:
-        """For how long it has neither got on nor computed; and for how long not got on, as far as that can be seen.
+        """Return two durations: without progress and without computing; and without progress, as far as it can be seen.
 
-        It gets on if a call begins or completes; and while none is in flight, with every instruction. Who computes, or
-        falls asleep again and again, gets on with every line only: a loop that never ends is one line for ever, a large
-        operation is one for long, and a loop of messages, which are not recorded, may be seen at one line only.
+        A call that begins or completes is progress. While no call is in flight, every instruction is. If the thread
+        computes, or sleeps again and again, only a new line counts: an endless loop stays on one line, a large
+        operation stays long on one, and a loop of messages, which are not recorded, may be seen on one line only.
         """
         recording = recorder.recording()
         frames = [] if recording.in_flight else self._frames()
@@ -83,7 +83,7 @@ class RankProgress:
 
 
 def _sleeps() -> int:
-    """How often the main thread has fallen asleep; 0 where there is no /proc to tell."""
+    """Return how often the main thread has gone to sleep; 0 on systems without /proc."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/status", encoding="utf-8", errors="replace") as file:
             lines = [line for line in file if line.startswith("voluntary_ctxt_switches:")]
@@ -93,16 +93,16 @@ def _sleeps() -> int:
 
 
 class _Work:
-    """Whether the process computes."""
+    """Detects whether the process computes."""
 
     def __init__(self) -> None:
         self._turns = 0
         self._looked = self._used = 0.0
 
     def turns(self) -> int:
-        """At how many looks it had used the processor since the one before."""
+        """Return at how many checks it had used the processor since the previous check."""
         now = time.monotonic()
-        used = time.process_time() - time.thread_time()  # without the watch itself
+        used = time.process_time() - time.thread_time()  # without the watch thread itself
         if used - self._used > BUSY_SHARE * (now - self._looked):
             self._turns += 1
         self._looked, self._used = now, used

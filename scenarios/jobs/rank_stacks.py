@@ -1,4 +1,4 @@
-"""Stacks of a rank's process, from its program on: what lies around that is ours, or the launcher's."""
+"""Stacks of a rank's process, without the outer frames of ddpsim and the launcher."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpsim.simulator.runtime.call_sites import is_users
 
 
 def call_program(scenario: Scenario, rank: int) -> Any:
-    """Run the program of a rank: the frame in which its own frames begin."""
+    """Run the program of a rank. The program's own frames begin below this one."""
     return scenario.program(rank, *scenario.args)
 
 
 def below_call(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the program on; all of it if it does not come from there."""
+    """Return a traceback from the program on; all of it if the program is not in it."""
     below = trace
     while below is not None and below.tb_frame.f_code is not call_program.__code__:
         below = below.tb_next
@@ -29,9 +29,10 @@ def below_call(trace: TracebackType | None) -> TracebackType | None:
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """The stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
+    """Return the stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
 
-    All of it if there are no others. That of a rank that died (`position_of_death`) keeps them, as they say in what.
+    If there are only torch frames, return all of them. `position_of_death` keeps them, because they show the operation
+    in which a rank died.
     """
     frames = list(traceback.walk_stack(frame))
     own = next((n for n, (each, _) in enumerate(frames) if _is_above(each.f_code)), len(frames))
@@ -48,12 +49,12 @@ _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>
 
 
 def position_of_death(lines: Sequence[str]) -> Position | None:
-    """Where the program was, from what faulthandler wrote; None if that does not tell."""
+    """Return where the program was, from faulthandler's output; None if the output does not show it."""
     sites: list[Site] = []
     for line in lines:
         found = _FRAME.fullmatch(line)
         if found is None:
-            sites = []  # another thread's stack begins
+            sites = []  # the stack of another thread begins
         elif (found["function"], found["path"]) == (call_program.__name__, __file__) or found["path"] == BETWEEN:
             return _position(sites)
         else:
@@ -62,7 +63,7 @@ def position_of_death(lines: Sequence[str]) -> Position | None:
 
 
 def _position(sites: Sequence[Site]) -> Position:
-    """Of a stack with the innermost frame first."""
+    """Return the position for a stack with the innermost frame first."""
     own = next((site for site in sites if is_users(compile("", site.path, "exec"))), None)
     stack = traceback.StackSummary.from_list([(site.path, site.line, site.function, None) for site in sites[::-1]])
     return Position(0.0, own, "".join(stack.format()), ())

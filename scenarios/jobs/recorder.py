@@ -1,8 +1,8 @@
-"""torch's flight recorder: the last calls that a rank has made on gloo, without a wrapper of ours.
+"""torch's flight recorder: the last gloo calls of a rank, read without wrapping them.
 
-It records collectives of every group, with the Python stack at each; a message between two ranks is not recorded, so
-there only the stack of the rank tells where it stands. Its reader is torch's own, and private: where there is none, the
-report says so. Newer versions of torch have a recorder for each backend and name it by an argument that 2.13 has not.
+It records collectives of every group, each with its Python stack. It does not record a message between two ranks, so
+there only the rank's stack shows where it is. The function that reads it is private in torch: if it is missing, the
+report says so. Newer torch versions have one recorder per backend and name it by an argument that 2.13 does not have.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from typing import Any
 import torch
 
 KEPT = 64
-"""So many of the last calls does the recorder keep."""
+"""How many of the last calls the recorder keeps."""
 
 _READER = "_dump_fr_trace"
 
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
 _DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
-"""The recorder writes the names of C++; others are shown as they are."""
+"""torch's dtype names by the recorder's C++ names; others are shown unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The last calls of a rank, from the earliest on."""
+    """The last calls of a rank, the earliest first."""
 
     calls: tuple[str, ...] = ()
     in_flight: bool = False
-    """True if one of them has not completed."""
+    """True if one of the calls has not completed."""
 
 
 def switch_on() -> None:
-    """Let this process record its calls. Has to come before its first group is made."""
+    """Make this process record its calls. Call it before the first group is made."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = str(KEPT)
 
 
 def is_there() -> bool:
-    """True if this torch has a recorder that can be read."""
+    """Return True if this torch has a recorder that can be read."""
     return hasattr(torch._C._distributed_c10d, _READER)
 
 
 def recording() -> Recording:
-    """What the recorder has now."""
+    """Return what the recorder holds now."""
     entries = _entries() or _entries(backend="gloo")
     return Recording(tuple(map(_text, entries)), any(not entry.get("retired", True) for entry in entries))
 
@@ -55,18 +55,18 @@ def _entries(**backend: str) -> Sequence[Mapping[str, Any]]:
         return ()
     try:
         dump = getattr(torch._C._distributed_c10d, _READER)(**backend)
-    except TypeError:  # there is one recorder
+    except TypeError:  # there is one recorder for all backends
         return ()
     entries: Sequence[Mapping[str, Any]] = pickle.loads(dump).get("entries", ())
     return entries
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    """A call in the words of other reports: `all_reduce #3  float32[110]  group "default"  in flight`."""
+    """Format a call as other reports do: `all_reduce #3  float32[110]  group "default"  in flight`."""
     operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
     number = (
         entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id", 0) - 1
-    )  # it counts from 1, we from 0
+    )  # the recorder counts from 1, ddpsim from 0
     name, description = (*entry.get("process_group", ()), "", "")[:2]
     group = "default" if description == "default_pg" else name
     parts = [f"{operation} #{number}", _tensors(entry), f'group "{group}"']

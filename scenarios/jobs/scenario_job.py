@@ -1,4 +1,4 @@
-"""A scenario on its way to real processes: its program, its engine, its time-out, and their environment."""
+"""A scenario to run on real processes: its program, engine, time-out, and environment."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 
 LONGEST_SECONDS = 1200.0
-"""gloo itself gives up after half an hour, and it must not be the first to speak."""
+"""The longest time-out allowed: gloo itself times out after half an hour, and must not be first."""
 
 _OF_A_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|TORCH_)|(?:RANK|WORLD_SIZE|OMP_NUM_THREADS)$"
 )
-"""Names of variables that torch's launcher sets, or we do."""
+"""The environment variables that torch's launcher or ddpsim sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioJob:
-    """A scenario on its way to the processes."""
+    """A scenario in a form that can be sent to other processes."""
 
     name: str
-    """By which a process finds it, if it is not pickled."""
+    """The name by which a process loads it, if it is not pickled."""
     pickled: bytes | None
-    """The scenario's program and arguments."""
+    """The scenario's program and arguments, pickled."""
     engine: Engine
     timeout_seconds: float
     folder: str
-    """Where a path in the name begins."""
+    """The folder that a relative path in the name starts from."""
     environment: Mapping[str, str] = field(repr=False)
-    """That of the process that starts the run, which may have changed since the server of processes has copied it."""
+    """The environment of the process that starts the run. The fork server may have an older copy."""
     alike: bool = False
     """Ranks start with the same seeds."""
 
     @classmethod
     def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
-        """The job of running a scenario. Raises UsageError if other processes cannot be given it."""
+        """Return the job that runs a scenario. Raises UsageError if it cannot be sent to other processes."""
         check_timeout(timeout_seconds)
         own = registry.get(scenario.name)
         is_known = own is not None and own.program is scenario.program and own.args == scenario.args
@@ -54,7 +54,7 @@ class ScenarioJob:
         return cls(scenario.name, pickled, engine, seconds, os.getcwd(), dict(os.environ), scenario.alike)
 
     def enter(self) -> None:
-        """Give this process folder and environment of the one that starts the run; what a launcher sets, stays."""
+        """Use the folder and environment of the process that starts the run, except the variables of a launcher."""
         os.chdir(self.folder)
         for name in [name for name in os.environ if name not in self.environment and not _OF_A_LAUNCHER.match(name)]:
             del os.environ[name]
@@ -63,7 +63,7 @@ class ScenarioJob:
                 os.environ[name] = value
 
     def scenario(self) -> Scenario:
-        """The scenario, in the process that is to run it."""
+        """Return the scenario, in the process that runs it."""
         if self.pickled is None:
             return load(self.name)
         program, args = pickle.loads(self.pickled)
@@ -76,12 +76,12 @@ def check_timeout(seconds: float) -> None:
     if not is_number or not 0 < seconds <= LONGEST_SECONDS:
         raise UsageError(
             f"timeout is {seconds!r}, expected more than 0 and at most {LONGEST_SECONDS:g} seconds: "
-            "say how long a rank may stand still before it counts as hung"
+            "say how long a rank may make no progress before it counts as hung"
         )
 
 
 def _pickled(scenario: Scenario) -> bytes | None:
-    """The program and its arguments; None where the processes find them in the file that the name gives."""
+    """Return the pickled program and arguments; None if the processes load them from the file in the name."""
     program = scenario.program
     is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
     if is_of_a_file:
@@ -100,7 +100,7 @@ def _pickled(scenario: Scenario) -> bytes | None:
 
 @contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """Let this process, and those that it starts in the block, have a variable, unless the user has set it."""
+    """Set a variable for this process and those it starts in the block, unless the user has set it."""
     if name in os.environ:
         yield
         return
@@ -113,9 +113,9 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def own_cache() -> Iterator[None]:
-    """Give torch's compiler a folder for its cache that is removed after the block, unless the user has named one.
+    """Give torch's compiler a cache folder that is removed after the block, unless the user has named one.
 
-    Otherwise torch makes one among the temporary files, as soon as an optimizer or DDP is imported, and leaves it.
+    Otherwise torch makes one in the temporary folder when an optimizer or DDP is imported, and never removes it.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
     with folders as folder, variable("TORCHINDUCTOR_CACHE_DIR", folder):

@@ -1,8 +1,8 @@
-"""The supervisor of a rank: the process that the launcher starts, which forks the rank and says what became of it.
+"""The supervisor of a rank: the process that the launcher starts. It forks the rank and reports how it ended.
 
-A rank may die of a signal, or hang in code that holds Python's lock. Its supervisor is left to tell so: through the
-store, where rank 0's supervisor gathers the reports of all, also of those on other machines. No supervisor fails for
-what its rank does, so the launcher has no reason to end the others before they have told.
+A rank may die of a signal, or hang in code that holds the GIL. Its supervisor survives to report that through the
+store, where rank 0's supervisor gathers the reports of all ranks, also from other machines. A supervisor exits normally
+whatever its rank does, so the launcher does not end the others before they have reported.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
 
 _START_SECONDS = 120.0
-"""So long may a rank take to find its program and all others."""
+"""How long a rank may take to load its program and connect to the others."""
 _ANSWER_SECONDS = 5.0
-"""So long may a rank take to say where it stands."""
+"""How long a rank may take to report its position."""
 _STATUS_SECONDS = 120.0
-"""So long may rank 0's process take to conclude: it may train for it. Its machine may be gone, too."""
+"""How long rank 0's process may take to conclude: it may train for that. Its machine may also have failed."""
 _NO_STATUS = 1
 _SILENT_SECONDS = 5.0
-"""So much longer than the time-out may a rank say nothing at all."""
+"""How much longer than the time-out a rank may send nothing at all."""
 _LOOK_SECONDS = 0.5
-"""So much time passes at most between two looks at a rank; more, and this process was stopped."""
+"""The longest time between two checks of a rank. A longer gap means that this process was stopped."""
 _LEAST_SECONDS = 0.5
-"""So long, at least, have the others to take back that they wait for a rank that has ended."""
+"""The shortest time that other ranks get to withdraw that they are idle, after a rank has ended."""
 
 
 def supervise(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
-    """Start the rank that the environment names, and see it through; on rank 0, what became of all ranks.
+    """Start the rank that the environment names and watch it to its end; on rank 0, return the reports of all ranks.
 
-    `folder` is there for as long as the launcher wants the run.
+    `folder` exists as long as the launcher wants the run.
     """
     with _seen_through(job, folder) as (notes, _):
         return notes.read_all() if notes.rank == 0 else ()
 
 
 def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
-    """Supervise a rank that torchrun has started; what rank 0 concludes is what the processes of all ranks end with."""
+    """Supervise a rank that torchrun has started. The processes of all ranks exit with the status that rank 0
+    concludes.
+    """
     with _seen_through(job, None) as (notes, child):
         if notes.rank != 0:
             return _awaited_status(notes, child)
@@ -67,7 +69,7 @@ def _awaited_status(notes: Notes, child: RankChild) -> int:
 
 @contextmanager
 def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Notes, RankChild]]:
-    """Start the rank that the environment names, and see it and all others to their ends."""
+    """Start the rank that the environment names, and watch it and all others to their ends."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
@@ -82,17 +84,17 @@ def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Notes,
 
 @contextmanager
 def _ended_with_its(starter: Starter) -> Iterator[None]:
-    """Let the loss of the store end this process quietly, where that is because its starter has ended."""
+    """If the store is lost because this supervisor's starter has ended, exit without an error."""
     try:
         yield
-    except RuntimeError:  # every error of a store
+    except RuntimeError:  # all errors of a store
         starter.check()
         raise
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this process by SystemExit, so that it takes the rank with it."""
+    """Let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -105,15 +107,15 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- what becomes of it -----------------------------------------------------------------------------------------------
+# --- how the rank ends ------------------------------------------------------------------------------------------------
 
-_FROZEN = "its process does not answer: it is stopped, or in native code that holds Python's lock"
+_FROZEN = "its process does not answer: it is stopped, or in native code that holds the GIL"
 
 
 def _see_through(
     child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
 ) -> RankReport:
-    """Watch a rank until it has ended, or the run is over."""
+    """Watch a rank until it or the run has ended."""
     quiet = _Quiet(child, timeout_seconds)
     begun, has_started, asked = clock.now(), False, None
     while True:
@@ -140,23 +142,23 @@ def _see_through(
 
 
 class _Quiet:
-    """Whether a rank stands still: it says so itself, or nothing more at all."""
+    """Decides whether a rank hangs: it reports so itself, or sends nothing any more."""
 
     def __init__(self, child: RankChild, timeout_seconds: float) -> None:
         self._child = child
         self._timeout_seconds = timeout_seconds
         self._said_idle = self._is_idle = self._has_voted = False
         self._heard, self._computed = 0.0, 0.0
-        """When it last said something, and how much it had computed then."""
+        """When it last sent something, and how much CPU time it had used then."""
 
     def has_frozen(self, heard: Sequence[Word | RankReport], now: float) -> bool:
-        """True if it has said nothing for too long. Native code may hold Python's lock for long, and compute."""
+        """Return True if it has sent nothing for too long. Native code may hold the GIL for long, and compute."""
         if heard:
             self._said_idle = heard[-1] is Word.IDLE
             self._heard, self._computed = now, self._child.computed()
         silent = now - self._heard
         is_frozen = silent > self._timeout_seconds + _SILENT_SECONDS and silent > self._allowed(silent)
-        # What it said last is no longer true if it got on, and then to code that lets nobody speak.
+        # Its last message is outdated if it has moved on since, to code that blocks its watch thread.
         self._is_idle = is_frozen or (self._said_idle and silent < self._timeout_seconds / 2)
         return is_frozen
 
@@ -165,7 +167,7 @@ class _Quiet:
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
     def votes(self, notes: Notes) -> bool:
-        """Tell the others if it stands still now, or no longer."""
+        """Report to the other supervisors if it is idle now, or is not any longer."""
         if self._is_idle != self._has_voted:
             notes.vote(notes.rank, is_idle=self._is_idle)
             self._has_voted = self._is_idle
@@ -191,9 +193,9 @@ def _silent(child: RankChild, why: str, *, has_started: bool = True) -> RankRepo
 
 
 def _wait_for_all(child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
-    """Keep the rank, and with it its connections, until all have ended.
+    """Keep the rank and its connections until all ranks have ended.
 
-    It counts as idle like all others, after the time-out: who has waited for its last call has to say so first.
+    After the time-out it counts as idle: a rank that waited for its last call reports that first.
     """
     ended, has_voted = clock.now(), False
     while not notes.have_all_ended():

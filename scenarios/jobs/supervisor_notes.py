@@ -1,4 +1,4 @@
-"""What the supervisors of the ranks tell each other, through the store that the launcher opens for all nodes."""
+"""What the supervisors of the ranks exchange, through the store that the launcher opens for all nodes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
-"""Why a run is over before all ranks have ended."""
+"""Why a run ended before all ranks did."""
 
 _BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
 LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
-"""How the process of a rank has ended, for all that anybody knows."""
+"""The ending of a rank whose supervisor sends nothing any more."""
 
 _STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
-"""So long is a store waited for, in tries that are so long."""
+"""How long to wait for a store in all, and in each attempt."""
 _PIECE_BYTES = 1 << 22
-"""A store takes 8 MiB at once."""
+"""A store accepts at most 8 MiB in one value."""
 _LEAVING_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Who started this process and wants it: the launcher, and the process `parent` in between."""
+    """The processes that this one belongs to: the launcher, and its child `parent`, which started this one."""
 
     parent: int
     folder: str | None
@@ -49,7 +49,7 @@ class Starter:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What supervisors tell each other."""
+    """The values in the store through which supervisors communicate."""
 
     rank: int
     world_size: int
@@ -74,7 +74,7 @@ class Notes:
                 return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
 
     def write(self, report: RankReport) -> None:
-        """Say what became of this rank."""
+        """Write how this rank ended."""
         if not report.has_started:
             self.end_for_all(FAILED_TO_START)
         elif report.ending is RankEnding.HUNG:
@@ -82,32 +82,32 @@ class Notes:
         self._set_report(report)
 
     def end_for_all(self, why: bytes) -> None:
-        """The run is over."""
+        """Mark the run as ended, with the reason."""
         self._set("over", why)
 
     def why_over(self) -> bytes | None:
-        """Why the run is over; None if it is not."""
+        """Return why the run has ended; None if it has not."""
         return self.store.get("over") if self.store.check(["over"]) else None
 
     def vote(self, rank: int, *, is_idle: bool) -> None:
-        """Say that a rank has not got on for as long as the time-out, or take it back."""
+        """Report that a rank has made no progress for the time-out, or withdraw that."""
         if is_idle:
             self._set(_vote(rank), b"1")
         else:
             self.store.delete_key(_vote(rank))
 
     def are_all_idle(self) -> bool:
-        """True while no rank gets on."""
+        """Return True while no rank makes progress."""
         are_there: bool = self.store.check([_vote(rank) for rank in range(self.world_size)])
         return are_there
 
     def have_all_ended(self) -> bool:
-        """True once every rank has a report."""
+        """Return True once every rank has a report."""
         is_there: bool = self.store.check([_key(rank) for rank in range(self.world_size)])
         return is_there
 
     def read_all(self) -> tuple[RankReport, ...]:
-        """The reports, by rank."""
+        """Return the reports, by rank."""
         return tuple(self._report(rank) for rank in range(self.world_size))
 
     def _set_report(self, report: RankReport) -> None:
@@ -115,7 +115,7 @@ class Notes:
         pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
         for number, piece in enumerate(pieces):
             self._set(f"{key}/{number}", piece)
-        self._set(key, str(len(pieces)).encode())  # last: now it is there
+        self._set(key, str(len(pieces)).encode())  # last, as this marks the report as complete
 
     def _report(self, rank: int) -> RankReport:
         pieces = [self.store.get(f"{_key(rank)}/{number}") for number in range(int(self.store.get(_key(rank))))]
@@ -123,41 +123,41 @@ class Notes:
         return report
 
     def _set(self, key: str, value: bytes) -> None:
-        cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
+        cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its type stubs allow only str
 
     def end_with(self, status: int) -> None:
-        """Say what the processes of all ranks end with."""
+        """Write the exit status for the processes of all ranks."""
         self._set("status", str(int(status)).encode())
 
     def status(self) -> int | None:
-        """What they end with; None if nobody has said so."""
+        """Return the exit status; None if it is not known yet."""
         return int(self.store.get("status")) if self.store.check(["status"]) else None
 
     def leave(self) -> None:
-        """Say that this supervisor needs the store no more, and wait for the others, for a while.
+        """Report that this supervisor no longer needs the store, and wait a while for the others.
 
-        The first process to end may take the store along, or end torchrun on its machine, which does.
+        The first process to end may close the store, or end torchrun on its machine, which closes it.
         """
         left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
-        with contextlib.suppress(RuntimeError):  # all had left, and one is faster
+        with contextlib.suppress(RuntimeError):  # all had left, and another one was faster
             while left < self.world_size and time.monotonic() < end:
                 time.sleep(_POLL_SECONDS)
                 left = self.store.add("left", 0)
 
 
 def _key(rank: int) -> str:
-    """Where its report lies."""
+    """Return the key of a rank's report."""
     return f"rank/{rank}"
 
 
 def _vote(rank: int) -> str:
-    """What is there if it is idle."""
+    """Return the key that exists while a rank is idle."""
     return f"idle/{rank}"
 
 
 @dataclass(slots=True)
 class Heartbeats:
-    """Signs of life of the supervisors: one that is gone, with its machine perhaps, reports nothing."""
+    """Signs of life of the supervisors. A supervisor that is lost, perhaps with its machine, reports nothing."""
 
     notes: Notes
     counts: dict[int, int] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Heartbeats:
     latest: float = float("-inf")
 
     def give(self, now: float) -> None:
-        """Say that this one lives, now and then, and report those that have not for long."""
+        """Send a sign of life now and then, and report ranks whose supervisors have sent none for long."""
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now

@@ -1,7 +1,7 @@
-"""A real job on this machine, watched until it ends or nothing moves, and its records.
+"""Run a real job on this machine, watch it until it ends or nothing moves, and collect its records.
 
-Whether something moves shows in the processor time of its processes: a hang on gloo takes none. One that spins, as
-NCCL's may, is ended by the limit.
+Progress is measured as processor time of its processes: a hang on gloo uses none. A job that spins in a hang, as with
+NCCL, is ended by the time limit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PROC = "/proc"
 _LOOK_SECONDS = 0.1
 _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
-"""A job that takes less of a core, with all its processes together, does not move..."""
+"""If all processes of a job together use less than this share of a core, it does not move..."""
 _WANTED_SHARE = 0.5
-"""...unless one of its threads wants more of one: on a machine that is busy it may get none."""
+"""...unless one of its threads wants more than this: a busy machine may not run it."""
 _STDERR = 2
 _WRITE_SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -38,14 +38,14 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.begin()
 found = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-if found is not None:  # the one that is here without us
+if found is not None:  # the one that this file hides
     found.loader.exec_module(importlib.util.module_from_spec(found))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a job came to its end."""
+    """How a job ended."""
 
     why: str
     status: int | None = None
@@ -53,10 +53,10 @@ class EndedJob:
 
 
 def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> EndedJob:
-    """Run a job until it ends by itself, until nothing has moved for so long, or to the limit.
+    """Run a job until it ends by itself, nothing has moved for `quiet_seconds`, or `limit_seconds` are over.
 
-    Its ranks leave records in `folder`. What it prints goes to stderr. All processes that it started are ended, however
-    this ends. Raises UsageError for a command that cannot be run.
+    Its ranks leave records in `folder`. Its output goes to stderr. All processes that it started are ended in every
+    case. Raises UsageError for a command that cannot be run.
     """
     check_platform()
     site = folder / "site"
@@ -73,7 +73,7 @@ def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_s
 @contextlib.contextmanager
 def _started(words: Sequence[str], folder: Path, site: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": "2000"} | os.environ
-    environment.setdefault("PET_LOG_DIR", str(folder / "log"))  # torchrun's, which it leaves where it is killed
+    environment.setdefault("PET_LOG_DIR", str(folder / "log"))  # torchrun's log folder, which it leaves if it is killed
     environment[in_rank.FOLDER] = str(folder)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), environment.get("PYTHONPATH", "")]))
     try:
@@ -90,7 +90,7 @@ def _started(words: Sequence[str], folder: Path, site: Path) -> Iterator[subproc
 
 
 def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float) -> str | None:
-    """Why the job is to be ended; None if it has ended."""
+    """Wait for the job; return why it has to be ended, or None if it has ended."""
     start = moved = looked = time.monotonic()
     before, wanted_before = 0.0, dict[int, float]()
     while process.poll() is None:
@@ -103,7 +103,7 @@ def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: floa
         taken = sum(map(processor_seconds, own))
         wanted = {thread: seconds for each in own for thread, seconds in wanted_seconds(each).items()}
         most = max((seconds - wanted_before.get(thread, 0.0) for thread, seconds in wanted.items()), default=0.0)
-        # Less is taken than before where a process has ended.
+        # The sum is smaller than before if a process has ended.
         if abs(taken - before) > _BUSY_SHARE * window or most > _WANTED_SHARE * window:
             moved = clock
         before, wanted_before, looked = taken, wanted, clock
@@ -115,7 +115,7 @@ def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: floa
 
 
 def _let_write(folder: Path) -> None:
-    """Tell all ranks to write, and wait until they have; one that has ended wrote at its end."""
+    """Ask all ranks to write, and wait until they have; a rank that has ended wrote at its end."""
     (folder / in_rank.NOW).touch()
     end = time.monotonic() + _WRITE_SECONDS
     while time.monotonic() < end:
@@ -129,13 +129,13 @@ def _let_write(folder: Path) -> None:
 
 
 def check_platform() -> None:
-    """Raise UsageError where nobody says which processes there are."""
+    """Raise UsageError on systems that do not list their processes."""
     if not os.path.exists(f"{_PROC}/self/environ"):
         raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
 
 
 def marked(variable: str, value: str) -> Iterator[int]:
-    """The processes that were started with this variable."""
+    """Return the processes that were started with this variable."""
     mark = f"{variable}={value}".encode()
     for name in os.listdir(_PROC):
         if name.isdigit():
@@ -145,7 +145,7 @@ def marked(variable: str, value: str) -> Iterator[int]:
 
 
 def processor_seconds(process: int) -> float:
-    """The processor time that a process has taken; 0 for one that has ended."""
+    """Return the processor time that a process has used; 0 for one that has ended."""
     try:
         with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -155,7 +155,7 @@ def processor_seconds(process: int) -> float:
 
 
 def wanted_seconds(process: int) -> dict[int, float]:
-    """The time that each thread of a process has run or waited for a core, by its number; {} where nobody says."""
+    """Return how long each thread of a process, by id, has run or waited for a core; {} if the system does not say."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"{_PROC}/{process}/task"):
@@ -165,7 +165,7 @@ def wanted_seconds(process: int) -> dict[int, float]:
 
 
 def end_all(variable: str, value: str, seconds: float) -> None:
-    """Kill what is left of them, and what they start meanwhile."""
+    """Kill the processes with this variable, and those that they start meanwhile."""
     end = time.monotonic() + seconds
     while (left := [each for each in marked(variable, value) if _is_alive(each)]) and time.monotonic() < end:
         for process in left:
@@ -175,7 +175,7 @@ def end_all(variable: str, value: str, seconds: float) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """False for a zombie, too, which is its parent's."""
+    """Return False for a process that has ended, or a zombie, which waits for its parent."""
     try:
         with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

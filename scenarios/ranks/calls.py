@@ -1,7 +1,7 @@
-"""The calls that programs make: how a rank issues each with plain torch.distributed, and how people write it in a test.
+"""The calls of programs: how a rank issues each in plain torch.distributed, and how a generated test writes it.
 
-What tensors hold follows from name, rank and number, so two runs of a program send the same.
-Fractions are such that sums round, and all numbers so small that nothing overflows.
+Tensor values depend only on name, rank and number, so two runs of a program send the same values. Values are fractions
+whose sums round, and small enough that nothing overflows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_singl
 
 
 class Issued(NamedTuple):
-    """A call on its way."""
+    """A call that was issued, with its work handle."""
 
     work: Any
     inputs: Sequence[Tensor]
@@ -32,14 +32,14 @@ class Issued(NamedTuple):
 
 
 def sent(issue: Issue, rank: int) -> list[Tensor]:
-    """The tensors of its shapes that a rank brings to a call."""
+    """Return the input tensors of a rank's call, one for each of its shapes."""
     return [_filled(issue, rank, shape, number) for number, shape in enumerate(issue.shapes)]
 
 
 def _filled(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
-    """What tensor `number` of a call holds on a rank.
+    """Return tensor `number` of a call, filled for this rank.
 
-    Fractions are between 1 and 2, of either sign, in steps of 1/997: no binary fractions, so that sums round.
+    Values are between 1 and 2, of either sign, in steps of 1/997: these are no binary fractions, so sums round.
     """
     seed = zlib.crc32(f"{issue.name}/{rank}/{number}".encode())
     drawn = (torch.arange(torch.Size(shape).numel()) * 7919 + seed) % 1994
@@ -68,7 +68,8 @@ def _blank(issue: Issue, shape: Sequence[int]) -> Tensor:
     return torch.zeros(shape, dtype=_dtype(issue))
 
 
-# --- one function an operation, which issues it -----------------------------------------------------------------------
+# --- one function per operation, which issues it
+# -------------------------------------------------------------------------
 
 
 def _all_reduce(issue: Issue, rank: int, group: Any) -> Issued:
@@ -91,7 +92,7 @@ def _broadcast(issue: Issue, rank: int, group: Any) -> Issued:
 def _reduce(issue: Issue, rank: int, group: Any) -> Issued:
     tensors = sent(issue, rank)
     work = dist.reduce(tensors[0], issue.root, _reduction(issue), group=group, async_op=True)
-    # Elsewhere gloo leaves partial sums.
+    # On other ranks gloo leaves partial sums.
     return Issued(work, tensors, tensors if rank == issue.root else [])
 
 
@@ -173,7 +174,8 @@ def _receive(issue: Issue, rank: int, group: Any) -> Issued:
     return Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
-# --- and writes it in a test ------------------------------------------------------------------------------------------
+# --- the same calls as Python source for a test
+# --------------------------------------------------------------------------
 
 
 def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
@@ -195,7 +197,7 @@ def _many(each: str, size: int) -> str:
 
 
 def _all(maker: str, issue: Issue) -> str:
-    """A tensor of each of its shapes."""
+    """Return source that makes one tensor per shape."""
     if len(set(issue.shapes)) == 1:
         return _many(_tensor(maker, issue, issue.shapes[0]), len(issue.shapes))
     return f"[{', '.join(_tensor(maker, issue, shape) for shape in issue.shapes)}]"
@@ -237,12 +239,12 @@ def _received_text(issue: Issue, size: int) -> list[str]:
 
 
 class ProgramCall(NamedTuple):
-    """One row of the table."""
+    """One row of the table of operations."""
 
     issue: Callable[[Issue, int, Any], Issued]
-    """Makes the call on a rank, in a group of torch's."""
+    """Makes the call on a rank, in a torch process group."""
     text: Callable[[Issue, int], list[str]]
-    """The function of torch.distributed and its arguments as Python, for a group of so many ranks."""
+    """The torch.distributed function and its arguments as Python source, for a group of that many ranks."""
 
 
 CALLS = {
@@ -278,4 +280,4 @@ CALLS = {
     "send": ProgramCall(_send, lambda issue, size: ["isend", _sent_text(issue), repr(issue.peer)]),
     "recv": ProgramCall(_receive, _received_text),
 }
-"""By operation."""
+"""All operations by name."""

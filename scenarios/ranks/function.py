@@ -1,4 +1,4 @@
-"""Which functions are programs of ranks: those that take the rank, and those that take nothing and ask for it."""
+"""Wrap a user's function as a program of ranks: it may take the rank, or take nothing and call `get_rank()`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from ddpsim import UsageError
 
 BETWEEN = "<frozen scenarios.ranks.function>"
-"""The file of the frames between a rank and a program that takes none: named as code that a library made, so that what
-ranks do stands in no line of ours."""
+"""The file name of the frame between a rank and a program that takes no argument. It looks like library code, so that
+no report shows a line of ddpsim as the user's."""
 
 _NOT_RUN_BY_A_CALL = (
     (inspect.iscoroutinefunction, "an async function"),
@@ -22,9 +22,9 @@ _NOT_RUN_BY_A_CALL = (
 
 
 def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """The function, or if it takes no rank, one of a rank that calls it; `name` is what the user calls it.
+    """Return the function; if it takes no rank, return one that takes the rank and calls it. `name` is for messages.
 
-    Raises UsageError for a function that a call does not run, and for one that needs more than the rank.
+    Raises UsageError for async and generator functions, and for a function that needs more than the rank.
     """
     own = getattr(program, "__name__", type(program).__name__)
     for is_one, kind in _NOT_RUN_BY_A_CALL:
@@ -48,7 +48,7 @@ def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
     path = sys.argv[0] if code is None else code.co_filename
 
     def called(rank: int) -> Any:
-        # Such a function is a script's, which may read its command line; ours would not do.
+        # Such a function belongs to a script that may read its command line, so it must not see ddpsim's.
         sys.argv = [path]
         return program()
 
@@ -61,6 +61,6 @@ def _takes(program: Callable[..., Any], *arguments: object) -> bool:
         inspect.signature(program).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # written in C, it does not tell
+    except ValueError:  # written in C, without a signature
         return True
     return True

@@ -1,7 +1,7 @@
-"""Runs a rank of a program by plain torch.distributed calls, inside `simulate` or in a process of its own.
+"""Runs the steps of a rank as plain torch.distributed calls, inside `simulate` or in a process of its own.
 
-A call that stands for a line of another program is made from there, as far as anybody can tell who looks for the line
-of a call: in findings, reports and records it is that line, and none of these.
+A call may represent a line of another program. It is then made from a code object with that file and line, so that
+findings, reports and records show that line and no line of ddpsim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddpsim.simulator.runtime.call_sites import GENERATED
 
 
 class Output(NamedTuple):
-    """A tensor as plain values."""
+    """A tensor as plain Python values."""
 
     dtype: str
     shape: Shape
@@ -31,10 +31,10 @@ class Output(NamedTuple):
 
 
 class Outputs(dict[str, list[Output]]):
-    """What the calls a rank waited for have left in its output tensors, by name.
+    """The output tensors of the calls that a rank waited for, by name.
 
-    The works of all calls live as long as this does, for a message whose handle is dropped is never sent by gloo: keep
-    it until all ranks have ended. They are not pickled.
+    This object also keeps the works of all calls alive, because gloo never sends a message whose handle was dropped:
+    keep it until all ranks have ended. The works are not pickled.
     """
 
     works: Sequence[Any] = ()
@@ -47,12 +47,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def site_of(issue: Issue) -> Site:
-    """What `check` is to take for a call's line: its own, or, as all of an operation come from one, one of here."""
+    """Return the line of a call for `check`: the line it represents, or the line in this file that issues its
+    operation.
+    """
     return issue.site or Site(issue.operation, 0, "")
 
 
 def run_steps(rank: int, program: Program) -> Outputs:
-    """Do the steps of `rank`; torch.distributed is initialised."""
+    """Run the steps of `rank`; torch.distributed has to be initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
         groups[group.name] = _at(_first_site(program), _new_group)(group)
@@ -76,23 +78,23 @@ def run_steps(rank: int, program: Program) -> Outputs:
 
 
 def _unseen(function: Callable[..., Any]) -> FunctionType:
-    """The same function, no line of which is taken for one of the program."""
+    """Return the same function with its lines hidden from the search for the program's line."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 
 
 run_placed_steps = _unseen(run_steps)
-run_placed_steps.__qualname__ = "run_placed_steps"  # by which it is found in a process of its own
+run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds it by this name
 
 
 def runner_of(program: Program) -> Callable[[int, Program], Outputs]:
-    """What does the steps of a rank: `run_steps`, or its like where calls stand for lines of another program."""
+    """Return the function that runs a rank's steps: `run_steps`, or its variant if calls represent other lines."""
     has_places = any(isinstance(step, Issue) and step.site for steps in program.ranks for step in steps)
     return run_placed_steps if has_places else run_steps
 
 
 def _at(site: Site | None, function: _Function) -> _Function:
-    """The function, called from a line of another program, if there is one."""
+    """Return the function as called from a line of another program, if there is one."""
     return function if site is None else cast(_Function, _from(site, function))
 
 
@@ -105,7 +107,7 @@ def _from(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _first_site(program: Program) -> Site | None:
-    """What stands for where groups were made, which no record tells."""
+    """Return the line used for making groups, because no record has it."""
     return next((step.site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.site), None)
 
 

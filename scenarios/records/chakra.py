@@ -1,8 +1,8 @@
-"""Chakra execution traces (mlcommons/chakra, et_def.proto) of a simulated run, for tools that simulate speed.
+"""Write Chakra execution traces (mlcommons/chakra, et_def.proto) of a simulated run, for performance simulators.
 
-A trace says which rank communicates what with which ranks, and in which order. It has no computation, as virtual time
-has none. The files are written by mlcommons' published package, which the extra `chakra` installs. Only `--chakra`
-imports this module.
+A trace says which rank communicates what with which ranks, and in which order. It has no computation, because virtual
+time has none. mlcommons' own package, installed by the extra `chakra`, writes the files. Only `--chakra` imports this
+module.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ddpsim.simulator.operations import OPERATIONS, Movement
 from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
-"""What the package's own generator writes."""
+"""The schema version that the package's own generator writes."""
 
 
 def check_chakra() -> None:
-    """Raise UsageError if the package is not there."""
+    """Raise UsageError if the package is not installed."""
     _modules()
 
 
 def trace_of(run_log: RunLog, rank: int) -> bytes:
-    """The trace of a rank: the metadata, then its nodes, each with its length before it."""
+    """Return the trace of a rank: the metadata, then its nodes, each with its length in front."""
     schema, encode = _modules()
     file = io.BytesIO()
     encode(file, schema.GlobalMetadata(version=SCHEMA_VERSION))
@@ -40,19 +40,19 @@ def trace_of(run_log: RunLog, rank: int) -> bytes:
 
 
 def _modules() -> tuple[Any, Any]:
-    """The classes of the schema, and what writes one of them into a file."""
+    """Return the classes of the schema, and the function that writes one of them into a file."""
     try:
         schema = importlib.import_module("chakra.schema.protobuf.et_def_pb2")
         library = importlib.import_module("chakra.src.third_party.utils.protolib")
     except ImportError as error:
         raise UsageError(
-            f"--chakra needs mlcommons' package ({error}), expected it installed: pip install 'ddpsim[chakra]'"
+            f"--chakra needs mlcommons' package ({error}), install it: pip install 'ddpsim[chakra]'"
         ) from error
     return schema, library.encodeMessage
 
 
 def _encoded(schema: Any, node: ChakraNode) -> Any:
-    """Attributes are named and typed as the package's converters do, and, for messages, those who read traces."""
+    """Encode a node, with attribute names and types of the package's converters and, for messages, of trace readers."""
     attribute = schema.AttributeProto
     attributes = [
         attribute(name="is_cpu_op", bool_val=False),
@@ -77,7 +77,7 @@ def _encoded(schema: Any, node: ChakraNode) -> Any:
 
 
 class NodeType(str, Enum):
-    """The names of et_def.proto's `NodeType` that communication has."""
+    """The names of et_def.proto's `NodeType` that are about communication."""
 
     SEND = "COMM_SEND_NODE"
     RECEIVE = "COMM_RECV_NODE"
@@ -85,7 +85,7 @@ class NodeType(str, Enum):
 
 
 class ChakraNode(NamedTuple):
-    """A call. What has no value in it is None."""
+    """A call. A field without a value is None."""
 
     id: int
     name: str
@@ -93,7 +93,7 @@ class ChakraNode(NamedTuple):
     after: tuple[int, ...]
     """Nodes of the same rank that come first: the call before it on the same group, as on one stream."""
     size: int
-    """Bytes that the rank brings; what a receive takes; 0 of a barrier."""
+    """Bytes that the rank sends, or a receive takes; 0 for a barrier."""
     group: str
     members: tuple[int, ...]
     """Global ranks."""
@@ -127,7 +127,7 @@ COLLECTIVES = MappingProxyType(
 
 
 def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
-    """The calls of a rank, numbered from 0 on. A receive that took no message from any source has no peer."""
+    """Return the calls of a rank, numbered from 0. A receive from any source that took no message has no peer."""
     nodes: list[ChakraNode] = []
     latest: dict[str, int] = {}
     for number, (call, _, _) in enumerate(run_log.ranks[rank]):
@@ -149,7 +149,7 @@ def _message(node: ChakraNode, call: Call) -> ChakraNode:
 
 
 def _size(call: Call) -> int:
-    """Of what is sent: the first shape of an all_to_all_single is that, the second what is received."""
+    """Return the bytes sent: for all_to_all_single the first shape is sent, and the second received."""
     shapes, dtype = call.signature.shapes, call.signature.dtype
     if OPERATIONS[call.operation].movement is Movement.ALL_TO_ALL_SINGLE:
         shapes = shapes[:1]
@@ -157,6 +157,6 @@ def _size(call: Call) -> int:
 
 
 def bytes_of(dtype: str) -> int:
-    """How many an element has: 4 of "float32", 1 of "bool" and of "float8_e4m3fn"."""
+    """Return the bytes of one element: 4 for "float32", 1 for "bool" and "float8_e4m3fn"."""
     bits = re.search(r"\d+", dtype)
     return 1 if bits is None else max(1, int(bits[0]) // 8)

@@ -1,4 +1,4 @@
-"""A hang in production as a test: a file for pytest, or a scenario for `ddpsim run`, pytest and `ddpsim shrink`."""
+"""Turn a hang in production into a test: a file for pytest, or a scenario that ddpsim can run and shrink."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ddpsim.simulator.verdict import Code, Finding, Verdict
 
 
 def check_form(path: Path) -> None:
-    """Raise UsageError for a file of another kind than those that are written."""
+    """Raise UsageError for a file type that cannot be written."""
     if path.suffix not in (".py", ".toml"):
-        raise UsageError(f"--write-test is {str(path)!r}, expected OUT.py for pytest, or OUT.toml for ddpsim: name one")
+        raise UsageError(f"--write-test is {str(path)!r}, expected OUT.py for pytest, or OUT.toml for ddpsim")
 
 
 def written_test(diagnosis: Diagnosis, paths: Sequence[str], path: Path) -> str:
-    """Write the test, and say what it finds. Raises UsageError where the records have nothing that fails."""
+    """Write the test, and return a text on what it finds. Raises UsageError if the records show no failure."""
     if diagnosis.verdict is not Verdict.FAIL:
-        raise UsageError("the records have no finding that a test could have, expected one: leave --write-test out")
+        raise UsageError("the records show no failure to reproduce in a test: leave --write-test out")
     program = program_of(diagnosis, folder=str(Path.cwd()))
     write = _written_for_pytest if path.suffix == ".py" else _written_scenario
     return write(program, diagnosis.findings[0], paths, path)
@@ -56,7 +56,7 @@ def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str]
     try:
         write_whole(path, text.encode())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): name a file that can be") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
     result = simulate(runpy.run_path(str(path))[function], program.world_size)
     first = next(iter(result.findings), None)
     expected = CLEAN if first is None else finds(first.code, first.ranks)
@@ -67,4 +67,4 @@ def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str]
 
 def _odd(leading: Finding, code: Code | None, ranks: Sequence[int]) -> str:
     is_same = code is leading.code and tuple(ranks) == leading.ranks
-    return "" if is_same else f", where the records show {leading.code}: what they lack makes the difference"
+    return "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"

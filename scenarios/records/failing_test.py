@@ -1,7 +1,7 @@
-"""The calls of a program as a test for pytest, in plain torch.distributed, for people to read and to change.
+"""Write the calls of a program as a pytest test in plain torch.distributed, for people to read and change.
 
-What all ranks do alike stands first, and then a branch for those that go on alike; what repeats is a loop. Each call
-says behind it which line of the job it stands for.
+Calls common to all ranks come first, then a branch for each group of ranks that continue equally. Repeated calls become
+a loop. The comment after each call names the line of the job that made it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST_LOOP = 16
 
 
 def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
-    """The text of a file with one test, which fails as the program does. `command` is what made it."""
+    """Return the text of a file with one test, which fails as the program does. `command` is what made it."""
     ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = [f"groups[{json.dumps(name)}] = {made}" for name, made in _groups(program)]
     if body:
@@ -39,8 +39,8 @@ def test_of(program: Program, *, function: str, summary: str, command: str) -> s
 _FILE = '''"""{summary}
 
 Written by `{command}`.
-Each rank issues its calls and then waits for them in order, as no record says where it waited. The test fails as the
-job did, and passes once the ranks make calls that fit. Behind each call stands the line of the job that made it.
+Each rank issues its calls and then waits for them in order, because no record says where it waited. The test fails as
+the job did, and passes once the ranks' calls match. The comment after each call is the line of the job that made it.
 """
 
 import pytest
@@ -55,7 +55,7 @@ def {function}(rank):
 
 
 def _plain(text: str) -> str:
-    """A text as one line that ends no docstring or comment, and escapes nothing."""
+    """Return a text as one line that ends no docstring or comment, and escapes nothing."""
     return " ".join(plain(text).replace("\\", "/").replace('"', "'").split())
 
 
@@ -69,7 +69,7 @@ def _groups(program: Program) -> Iterator[tuple[str, str]]:
 
 
 def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A branch for each way on, with the ranks that take it."""
+    """Yield a branch for each different continuation, with its ranks."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
@@ -93,7 +93,7 @@ def _is_one_of(those: Sequence[int], world_size: int) -> str:
 
 
 def _looped(lines: Sequence[str]) -> Iterator[str]:
-    """The lines; what repeats, one line or several, as a loop."""
+    """Yield the lines; repeated lines become a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
@@ -104,7 +104,7 @@ def _looped(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
-    """What repeats from a line on, by its length: how often."""
+    """Yield each possible length of a repeated block at a line, with how often it repeats."""
     for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
         block, times = lines[at : at + length], 1
         while lines[at + length * times : at + length * (times + 1)] == block:

@@ -1,4 +1,4 @@
-"""Paths in, records out, and what was left out on the way."""
+"""Find all records under some paths, and report what could not be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_lik
 from ddpsim.simulator.wording import listed
 
 _BYTES_OF_PROCESS = 2**24
-"""A process more reads sooner than this one if it has so much to read."""
+"""Another process is worth starting if it has this many bytes to read."""
 _MOST_PROCESSES = 8
 
 
@@ -26,16 +26,16 @@ class FoundRecords:
 
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
-    """Files that look like records and could not be read, each with the reason; the rests of archives that are cut."""
+    """Files that look like records and could not be read, each with the reason; and cut-off rests of archives."""
     others: int = 0
-    """How many files are no records."""
+    """The number of files that are no records."""
 
 
 def found_in(paths: Sequence[str]) -> FoundRecords:
     """Read all records under the paths: files, folders, patterns, tar and zip archives.
 
-    In a folder or an archive, what is no record is passed over. Raises RecordError if a file that was named is none, or
-    if there is no record at all.
+    Other files in a folder or an archive are ignored. Raises RecordError if a file that was named is no record, or if
+    there is no record at all.
     """
     with without_collections():
         parts = _shared_out(list(sources(paths)))
@@ -54,9 +54,9 @@ def found_in(paths: Sequence[str]) -> FoundRecords:
 
 
 def _shared_out(found: Sequence[Source]) -> list[Sequence[Source]]:
-    """The files in parts of about as many bytes, one for each process that is worth its while."""
+    """Split the files into parts of about equal size, one for each process worth starting."""
     sizes = [_size(source) for source in found]
-    # Whoever forks takes no other thread along, and what those hold stays locked.
+    # A fork copies no other thread, so locks held by one would stay locked.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     cores = len(os.sched_getaffinity(0)) if can_fork else 1
     count = max(1, min(cores, _MOST_PROCESSES, sum(sizes) // _BYTES_OF_PROCESS))

@@ -1,7 +1,7 @@
-"""The program of a job, run here on as many virtual ranks, and where its calls first differ from the records.
+"""Run the program of a job on as many virtual ranks, and report where its calls first differ from the records.
 
-The run is read as records of the same form, so both lack the same. Groups are known by the order in which a rank first
-used them, as their names are of their job.
+The run is converted to records of the same form, so both lack the same details. Groups have different names in each
+job, so they are matched by the order in which a rank first used them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.wording import rank_list
 
 _MOST_RANKS = 8
-"""So many of the ranks that differ are told."""
+"""How many of the ranks that differ are listed."""
 
 
 def run_beside(job: Job, program: str) -> str:
-    """Run a program, a command line, on the ranks of the job, and say what it does otherwise. Raises UsageError."""
+    """Run a program, a command line, on the ranks of the job, and return how it differs from the records.
+
+    Raises UsageError for a program that cannot be run.
+    """
     from ddpsim.simulator.api import simulate_program
 
     words = shlex.split(program)
@@ -71,29 +74,29 @@ def _text(call: Call | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a rank of the program first did what its record does not say."""
+    """The first call of a rank that differs between program and record."""
 
     rank: int
     alike: int
-    """So many calls before are alike."""
+    """The number of equal calls before it."""
     recorded: Call | None
-    """None where the record has no more."""
+    """The recorded call; None if the record has no more."""
     made: Call | None
-    """None where the program made no more."""
+    """The program's call; None if it made no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The calls of a program beside those of records."""
+    """The calls of a program compared with records."""
 
     alike: int
-    """So many calls of all ranks are alike."""
+    """The number of equal calls of all ranks."""
     differences: tuple[Difference, ...]
-    """Of each rank that differs the first, the earliest one first."""
+    """The first difference of each rank that has one, the earliest first."""
 
 
 def compared(job: Job, run: RunLog) -> Comparison:
-    """Compare each rank that left a record with the same one of the run."""
+    """Compare each rank that left a record with the same rank of the run."""
     alike, differences = 0, []
     for rank, record in job.records.items():
         made = flight_recorder.read(plain_pickle.loads(dump_of(run, rank)), f"rank_{rank}")
@@ -104,7 +107,7 @@ def compared(job: Job, run: RunLog) -> Comparison:
 
 
 def _compared(record: RankRecord, made: RankRecord) -> tuple[int, Difference | None]:
-    """How many calls are alike, and where they first differ. Behind a cut nobody knows what the rank did."""
+    """Return how many calls are equal, and the first difference. After a record's cut-off nothing is compared."""
     own, other = _indices(record, record), _indices(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
@@ -119,7 +122,7 @@ def _compared(record: RankRecord, made: RankRecord) -> tuple[int, Difference | N
 
 
 def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
-    """The steps to compare: without messages, where the record has none because its recorder skips them."""
+    """Return the steps to compare: without messages, if the recorder does not record them."""
     return list(_without_messages(of)) if record.not_recorded and not record.call_log.messages else range(len(of.calls))
 
 
@@ -128,7 +131,7 @@ def _without_messages(record: RankRecord) -> Iterator[int]:
 
 
 def _key(step: Step, numbers: dict[int, int]) -> tuple[object, ...]:
-    """What must be the same: reductions, roots and splits are not in all records."""
+    """Return what must be equal; reductions, roots and splits are not in all records."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

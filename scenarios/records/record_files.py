@@ -1,7 +1,7 @@
-"""The files of records: folders, globs, tar and zip archives, opened with care.
+"""Open the files of records safely: folders, globs, tar and zip archives.
 
-What is in them may come from anywhere. Nothing is unpacked to the disk; a member of an archive that is a link or whose
-path leaves the archive is refused, and so is what is larger than a record can be, before it is read.
+Their contents are not trusted. Nothing is unpacked to the disk. A member of an archive that is a link or whose path
+leaves the archive is refused. A file larger than a record can be is refused before it is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_texts import plain
 
 MOST_BYTES = 2**29
-"""Of one file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
+"""The largest file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
 MOST_FILES = 2**17
 _DAMAGED = (
     tarfile.TarError,
@@ -34,7 +34,7 @@ _DAMAGED = (
     OSError,
     ValueError,
 )
-"""What an archive raises that is damaged, encrypted or compressed in an unknown way."""
+"""What damaged, encrypted or unknown archives raise."""
 
 
 class FilePiece(NamedTuple):
@@ -43,31 +43,31 @@ class FilePiece(NamedTuple):
     path: str
     data: bytes
     is_named: bool
-    """Somebody asked for this very file; what else is in a folder may be anything."""
+    """True if the user named this file; other files in a folder may be no records."""
 
 
 class Cut(NamedTuple):
-    """The rest of an archive, which cannot be read: it is cut short, or damaged from there on."""
+    """The rest of an archive that cannot be read, because it is cut off or damaged."""
 
     path: str
     last: str
-    """The last member that is whole."""
+    """The last complete member."""
     why: str
 
     def __str__(self) -> str:
-        return f"what follows {self.last} in {self.path}, which is not whole ({self.why})"
+        return f"the part after {self.last} in {self.path}, which is incomplete ({self.why})"
 
 
 class Source(NamedTuple):
-    """A file or an archive that is there."""
+    """An existing file or archive."""
 
     path: str
     is_named: bool
-    """Somebody asked for this very file."""
+    """True if the user named this file."""
 
 
 def sources(paths: Sequence[str]) -> Iterator[Source]:
-    """All files under the paths, unopened. Raises RecordError for a path that is not there or is refused."""
+    """Yield all files under the paths, unopened. Raises RecordError for a path that does not exist or is refused."""
     for path in paths:
         if os.path.isdir(path):
             yield from _of_folder(path)
@@ -77,11 +77,11 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
             for each in found:
                 yield from _of_folder(each) if os.path.isdir(each) else [Source(each, is_named=True)]
         else:
-            raise RecordError(f"{path} is not there, expected a file, a folder, an archive or a pattern of records")
+            raise RecordError(f"{path} does not exist, expected a file, a folder, an archive or a pattern of records")
 
 
 def pieces(source: Source) -> Iterator[FilePiece | Cut]:
-    """The file, or the members of the archive that are whole. Raises RecordError for what is refused."""
+    """Yield the file, or the complete members of an archive. Raises RecordError for what is refused."""
     if source.is_named:
         yield from _of_file(source.path)
     else:
@@ -111,7 +111,7 @@ def _mode(path: str) -> int:
 
 def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     if not stat.S_ISREG(_mode(path)):
-        raise RecordError(f"{path} is no regular file, expected a record, a folder or an archive of records")
+        raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive of records")
     try:
         with open(path, "rb") as file:
             head = file.read(4)
@@ -129,7 +129,7 @@ def _of_file(path: str) -> Iterator[FilePiece | Cut]:
 
 
 def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[FilePiece | Cut]:
-    """The members up to where the archive cannot be read any more. One without any that is whole raises."""
+    """Yield the members until the archive cannot be read any further. Raises if no member is complete."""
     last = ""
     try:
         for name, data in members:
@@ -158,7 +158,7 @@ def _of_zip(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_tar(path: str) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path, "r|*") as archive:  # a stream: nothing is read twice
+    with tarfile.open(path, "r|*") as archive:  # a stream reads nothing twice
         for count, member in enumerate(archive):
             _check_count(path, count)
             if member.isdir():
@@ -170,12 +170,12 @@ def _of_tar(path: str) -> Iterator[tuple[str, bytes]]:
             assert file is not None
             yield member.name, file.read(MOST_BYTES + 1)
         assert archive.fileobj is not None
-        if archive.fileobj.tell() - archive.offset < tarfile.BLOCKSIZE:  # tarfile takes this for an end, too
+        if archive.fileobj.tell() - archive.offset < tarfile.BLOCKSIZE:  # tarfile accepts this as an end, too
             raise tarfile.ReadError("its end is missing")
 
 
 def _of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
-    """The members of a zip whose directory, at its end, is not there: each has a head of its own before it."""
+    """Yield the members of a zip without its directory, which is at its end. Each member has a header of its own."""
     with open(path, "rb") as file:
         for count in range(MOST_FILES + 1):
             head = file.read(_HEAD.size)
@@ -187,7 +187,7 @@ def _of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 class _Head(NamedTuple):
-    """What stands before a member of a zip."""
+    """The header of a member of a zip."""
 
     signature: bytes
     version: int
@@ -198,7 +198,7 @@ class _Head(NamedTuple):
     packed: int
     size: int
     name: int
-    """How long it is."""
+    """The length of the header."""
     extra: int
 
 
@@ -207,12 +207,12 @@ _SIZES_FOLLOW, _ENCRYPTED = 8, 1
 
 
 def _member_of_zip(path: str, file: BinaryIO, head: _Head) -> tuple[str, bytes]:
-    """A member by its head, with its name. Raises what is damaged raises if it is not whole."""
+    """Return a member and its name. Raises the errors of a damaged archive if it is incomplete."""
     name = file.read(head.name).decode("utf-8", "replace")
     file.read(head.extra)
     _check_member(path, name, head.size, is_link=False)
     if head.flags & (_ENCRYPTED | _SIZES_FOLLOW) or head.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise zipfile.BadZipFile(f"its directory is missing, without which {plain(name)} cannot be read")
+        raise zipfile.BadZipFile(f"its directory is missing, and {plain(name)} cannot be read without it")
     data = file.read(min(head.packed, MOST_BYTES + 1))
     if head.method == zipfile.ZIP_DEFLATED:
         data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, MOST_BYTES + 1)

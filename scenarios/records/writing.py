@@ -1,4 +1,4 @@
-"""Records of simulated runs, as files: what the ranks of a real job would have left."""
+"""Write records of simulated runs as files, like those that the ranks of a real job leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OURS = re.compile(r"rank_\d+|clog_rank_\d+[.]log|chakra[.]\d+[.]et")
 
 @dataclass(frozen=True, slots=True)
 class RecordFolders:
-    """Where the records of a run go, by form; None where it has none of that form."""
+    """The folders for the records of a run, by form; None for a form that is not written."""
 
     flight_recorder: Path | None = None
     clog: Path | None = None
@@ -31,17 +31,17 @@ class RecordFolders:
 
     @property
     def named(self) -> dict[str, Path]:
-        """Those that are given, by option."""
+        """Return the folders that are given, by option."""
         given = {"--flight-recorder": self.flight_recorder, "--clog": self.clog, "--chakra": self.chakra}
         return {option: folder for option, folder in given.items() if folder is not None}
 
 
 def write_records(result: Result, folders: RecordFolders) -> None:
-    """Write the records of a run into folders, a file of each rank. Raises UsageError where that cannot be done."""
+    """Write the records of a run into folders, one file per rank. Raises UsageError if that is not possible."""
     if not folders.named:
         return
     if not result.trace:
-        raise UsageError("the run has no trace to write records of, expected a simulated one: leave --transport out")
+        raise UsageError("only a simulated run has a trace to write records from: leave --transport out")
     noted = run_log(result.trace, result.world_size)
     for folder, name, form in (
         (folders.flight_recorder, FLIGHT_RECORDER, dump_of),
@@ -53,7 +53,7 @@ def write_records(result: Result, folders: RecordFolders) -> None:
 
 
 def check_folders(folders: RecordFolders) -> None:
-    """Raise UsageError for a folder that cannot be made or holds records already, before anything runs."""
+    """Raise UsageError for a folder that cannot be created or already has records, before anything runs."""
     if folders.chakra is not None:
         from ddpsim.scenarios.records.chakra import check_chakra
 
@@ -63,9 +63,9 @@ def check_folders(folders: RecordFolders) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             own = [path.name for path in folder.iterdir() if _OURS.fullmatch(path.name)]
         except OSError as error:
-            raise UsageError(f"{folder} cannot be made a folder ({error.strerror}): give another one") from error
+            raise UsageError(f"folder {folder} cannot be created ({error.strerror}): give another one") from error
         if own:
-            raise UsageError(f"{folder} holds records already, such as {min(own)}, expected none: give another folder")
+            raise UsageError(f"{folder} already has records, such as {min(own)}: give another folder")
 
 
 def _chakra_trace(log: RunLog, rank: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A scenario in the debugger: run as far as it is asked for, and run again where somebody goes back."""
+"""Run a scenario in the debugger: up to the requested stop, and again from the start to go back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ddpsim.simulator.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Debugged:
-    """What came of a run that was debugged to its end."""
+    """The result of a run that was debugged to its end."""
 
     result: Result
     missed: str
-    """Where it should have stopped and did not; "" if it did, or if nothing was found."""
+    """The requested stop that was not reached; "" if it was, or if the run found nothing."""
 
 
 def debug_run(
@@ -39,11 +39,11 @@ def debug_run(
     save_as: Callable[[Scenario, Path], None],
     read: ReadLine = read_line,
 ) -> Debugged:
-    """Run a scenario under the schedule of a token, or its own, and let debuggers stop in it; None stops at a finding.
+    """Run a scenario under a token's schedule, or its own, and let debuggers stop in it; goal None stops at a finding.
 
-    `save_as` keeps a scenario in a file, and raises UsageError if it cannot.
+    `save_as` writes a scenario to a file, and raises UsageError if it cannot.
 
-    Raises ReplayError for a token of another one, BdbQuit where somebody quits, and UsageError for a rank that is none.
+    Raises ReplayError for a token of another scenario, BdbQuit if the user quits, and UsageError for an invalid rank.
     """
     scenario = replace(scenario.with_world_size(world_size), one_at_a_time=True, engine=engine)
     if token is None:
@@ -84,13 +84,13 @@ def _own_start(scenario: Scenario) -> Start | None:
 
 
 def _command(scenario: Scenario, engine: Engine, schedule: Schedule) -> str:
-    """What runs a schedule again."""
+    """Return the command that runs a schedule again."""
     result = Result(scenario.world_size, (), (), {}, schedule, trace=Trace(()))
     return replay_command(result, scenario, engine, "memory")
 
 
 class CommandsFile:
-    """Types the lines of a file at the prompts, and shows them there; at its end nothing more comes."""
+    """Answers the debugger prompts with the lines of a file and shows them there, until the end of the file."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError if it cannot be read."""
@@ -110,12 +110,12 @@ class CommandsFile:
 
 
 def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
-    """Where to stop first, of what the options say; a program's first line on rank 0 if they say nothing.
+    """Return the first stop that the options ask for; by default the program's first line on rank 0.
 
-    Raises UsageError for what is no step, and for two of them.
+    Raises UsageError for an invalid step, and for more than one option.
     """
     if sum((at is not None, rank is not None, finding)) > 1:
-        raise UsageError("found several of --at, --rank and --finding, expected one of them: leave out the others")
+        raise UsageError("give only one of --at, --rank and --finding")
     if at is not None:
         word = at.removeprefix("step").strip()
         if not word.isdecimal():

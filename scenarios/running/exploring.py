@@ -10,7 +10,7 @@ from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.meeting import check_meets
+from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords
 from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
 from ddpsim.scenarios.running.silence import silent
@@ -45,7 +45,7 @@ def explore_scenario(
     check_simulated(transport, "only a simulation has schedules")
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
-    # An exploration is of one world size: a program that starts its ranks itself may not have another.
+    # An exploration has one world size: a program that starts its own ranks may not use another.
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
@@ -67,7 +67,7 @@ def explore_scenario(
             check_meets(chosen, result)
 
     def named(result: Result | None) -> Result | None:
-        """The execution, with the command that runs it again."""
+        """Add to the execution the command that runs it again."""
         return None if result is None else result.with_replay(replay_command(result, own, engine, transport))
 
     return dataclasses.replace(
@@ -76,7 +76,7 @@ def explore_scenario(
 
 
 class _Compared(Wrapped):
-    """A strategy whose executions are compared with a scenario's reference."""
+    """A strategy that also compares each execution with the scenario's reference."""
 
     def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
         super().__init__(strategy)
@@ -84,7 +84,7 @@ class _Compared(Wrapped):
         self._expected = None if reference is None else reference(scenario.world_size)
 
     def take(self, result: Result) -> Finding | None:
-        """What the strategy says, or how the execution differs from the reference."""
+        """Return the strategy's finding, or a finding for how the execution differs from the reference."""
         found = super().take(result)
         if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
             return found

@@ -1,4 +1,4 @@
-"""A fault in a word of the command line: `crash:rank=1,before_call=3`, by the names that Python and TOML files have."""
+"""Faults on the command line: `crash:rank=1,before_call=3`, with the names that Python and TOML files use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXPECTED = (
 
 
 def fault_of(text: str) -> Fault:
-    """The fault that a text says. Raises UsageError if it says none."""
+    """Return the fault that a text describes. Raises UsageError if it describes none."""
     kind_name, _, rest = text.partition(":")
     kind = _KINDS.get(kind_name)
     given = dict(word.partition("=")[::2] for word in rest.split(",")) if kind is not None else {}
@@ -32,7 +32,7 @@ def fault_of(text: str) -> Fault:
 
 
 def text_of(fault: Fault) -> str:
-    """What `fault_of` reads."""
+    """Return the text that `fault_of` reads as this fault."""
     kind = next(name for name, kind in _KINDS.items() if type(fault) is kind)
     defaults = {each.name: each.default for each in fields(fault)}
     said = {name: value for name, value in asdict(fault).items() if value != defaults[name]}

@@ -1,4 +1,6 @@
-"""How long scenarios take, measured side by side: rounds alternate, so that a busy machine is as busy for each."""
+"""Measure how long scenarios take. Rounds alternate between the cases, so that machine load affects all of them
+equally.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured: a scenario with its world size, and who synchronises the replicas."""
+    """What is measured: a scenario, its world size, and the engine."""
 
     scenario: Scenario
     engine: Engine
@@ -23,10 +25,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run, from its start to its whole text."""
+    """One run: the time from its start until its whole text is formatted."""
 
     number: int
-    """Of the case, from 0."""
+    """Index of the case, from 0."""
     case: Case
     seconds: float
     result: Result
@@ -38,27 +40,27 @@ class Measurement:
 
     case: Case
     seconds: tuple[float, ...]
-    """Of each run, in their order."""
+    """One for each run, in order."""
     events: int
-    """In the trace of the last run."""
+    """Number of events in the trace of the last run."""
     results: tuple[Result, ...]
-    """Of the first run, and of those that came to something else: a program may remember how often it was run."""
+    """Results of the first run and of the runs that differ from it: a program may keep state between runs."""
 
     @property
     def median(self) -> float:
-        """Seconds of the run in the middle."""
+        """Median run time in seconds."""
         return statistics.median(self.seconds)
 
     @property
     def events_per_second(self) -> float:
-        """Events in the trace by the time of the run in the middle."""
+        """Events in the trace divided by the median run time."""
         return self.events / self.median
 
 
 def samples(
     cases: Sequence[Case], rounds: int, transport: str = "memory", *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Sample]:
-    """Run each case once in every round, after one round that imports and warms up and does not count."""
+    """Run each case once per round. A first round, which imports and warms up, is not counted."""
     for number in range(rounds + 1):
         for index, case in enumerate(cases):
             start = clock()
@@ -70,7 +72,7 @@ def samples(
 
 
 def measurements(samples: Iterable[Sample]) -> list[Measurement]:
-    """What the samples come to, in the order of the cases."""
+    """Return one measurement per case, in the order of the cases."""
     by_case: dict[int, _Tally] = {}
     for sample in samples:
         by_case.setdefault(sample.number, _Tally(sample.case)).add(sample)
@@ -78,7 +80,7 @@ def measurements(samples: Iterable[Sample]) -> list[Measurement]:
 
 
 class _Tally:
-    """The samples of a case, without all their traces."""
+    """The samples of a case, without keeping their traces."""
 
     def __init__(self, case: Case) -> None:
         self._case = case

@@ -1,4 +1,4 @@
-"""Replay a scenario with all that can be told of it: its steps, where it left the recording, and what was recorded."""
+"""Replay a scenario and report its steps, where it left the recorded schedule, and how its result differs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay, which was carried to its end wherever it went."""
+    """The result of a replay. It runs to its end even if it leaves the recorded schedule."""
 
     result: Result
     choices: tuple[Choice, ...]
-    """All that was offered and taken, if it was to be kept."""
+    """All options offered and choices taken, if they were kept."""
     divergence: Divergence | None
     """Where it left the recorded schedule."""
     difference: str
-    """How it came out other than recorded; "" if it did not, or if nothing was recorded."""
+    """How the result differs from the recorded one; "" if it does not, or if nothing was recorded."""
 
     @property
     def error(self) -> ReplayDivergedError | None:
-        """What a strict replay raises."""
+        """The error that a strict replay raises."""
         return None if self.divergence is None else diverged(self.divergence, self.result.trace, self.choices)
 
     def steps(self, *, as_recorded: bool = True) -> list[Line]:
-        """The steps of the run, or those until it left the recording."""
+        """The steps of the run; with `as_recorded`, only those until it left the recording."""
         if self.divergence is None or not as_recorded:
             return transcript_of(self.result.trace, self.choices)
         return transcript_of(*until(self.divergence, self.result.trace, self.choices))
@@ -48,14 +48,14 @@ def replay_run(
     world_size: int | None = None,
     keeps_choices: bool = False,
 ) -> Replayed:
-    """Run a scenario again under a token's schedule, or under the one that its file says, and compare.
+    """Run a scenario again under a token's schedule, or under the schedule in its file, and compare the results.
 
-    Raises ReplayError for a token that belongs to another one, and UsageError if there is neither token nor schedule.
+    Raises ReplayError for a token of another scenario, and UsageError if there is neither token nor schedule.
     """
     recorded = read_outcome(scenario.name)
     if token is None and not scenario.choices and recorded is None:
         check_no_token_behind(scenario)
-        raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
+        raise UsageError(f"{scenario.name} has no schedule of its own: give the TOKEN from its report")
     check_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
     policy = Replay(_schedule(scenario, token, size), keeps_choices=keeps_choices)
@@ -66,11 +66,13 @@ def replay_run(
 
 
 def check_no_token_behind(scenario: Scenario) -> None:
-    """Raise UsageError for a token where only a function's may stand: what follows a program is its own."""
+    """Raise UsageError if a replay token was written after a program, which would receive it as an argument."""
     if not isinstance(program := scenario.program, Script):
         return
     for word in filter(is_token, program.arguments):
-        raise UsageError(f"{word} stands behind {program.target}, where it is the program's own: put it before")
+        raise UsageError(
+            f"{word} is after {program.target}, so the program receives it: put the token before the program"
+        )
 
 
 def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedule:

@@ -1,4 +1,4 @@
-"""The options of a run in a scenario: given by the console, handed to `simulate`, written in a replay line."""
+"""The options of a run in a scenario: set by the console, passed to `simulate`, written in a replay line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DEFAULTS = {each.name: each.default for each in fields(Scenario)}
 
 
 def with_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
-    """The scenario with the options that the console was given, by name; the others stay its own.
+    """Return the scenario with the options that the console was given, by name. Other options stay as they are.
 
-    Raises UsageError for a check or a fault that there is not.
+    Raises UsageError for an unknown check or fault.
     """
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     # A replay line repeats the faults that a file adds.
@@ -33,13 +33,13 @@ def with_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
 
 
 def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
-    """The options that `simulate`, `replay` and `explore` are given to run a scenario."""
+    """Return the options with which `simulate`, `replay` and `explore` run a scenario."""
     own = {name: getattr(scenario, name) for name in ReplayKeywords.__optional_keys__ if name != "transport"}
     return cast(ReplayKeywords, {**own, "transport": transport})
 
 
 def words_of(scenario: Scenario) -> list[str]:
-    """The options that a command needs so that a scenario runs as it does, where no file has them."""
+    """Return the command-line options that a scenario needs to run in the same way, if no file has them."""
     words: list[str] = []
     for name, option in OPTIONS.items():
         value = getattr(scenario, "added_faults" if name == "faults" else name, None)

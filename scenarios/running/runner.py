@@ -1,4 +1,4 @@
-"""Run a scenario under the simulator or on real processes, and compare it with the oracle where it has one."""
+"""Run a scenario in the simulator or on real processes, and compare it with the oracle if it has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.scenarios.files.program_line import as_typed, words_of_program
 from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.meeting import check_meets
+from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
@@ -44,13 +44,14 @@ def run_scenario(
 ) -> Result:
     """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
-    Engine and policy are the scenario's own unless given: "torch", and round robin or the schedule that was saved.
+    `engine`, `policy` and `world_size` replace the scenario's own. Defaults are engine "torch", and the saved schedule
+    or round robin.
 
-    Transports "memory" and "gloo" simulate within `budget`, and replicas are compared as the scenario says.
-    "processes" runs one process a rank on real gloo, without policy and budget; a rank that makes no progress for
-    `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result. On all of them,
-    what the ranks return is compared with the scenario's reference, if it has one. `world_size` is the scenario's own
-    unless given. Raises UsageError for what cannot be run.
+    Transports "memory" and "gloo" simulate within `budget`, and compare replicas as the scenario says. "processes" runs
+    one process per rank on real gloo, without policy and budget. There a rank that makes no progress for
+    `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result. On all
+    transports, what the ranks return is compared with the scenario's reference, if it has one. Raises UsageError for
+    what cannot be run.
     """
     check_options(transport, policy, seed, timeout_seconds)
     if budget is not None and transport == PROCESSES:
@@ -107,7 +108,7 @@ def _timeout(seconds: float | None) -> float:
 
 
 def check_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
-    """Raise UsageError for what does not go with a transport."""
+    """Raise UsageError for options that cannot be combined with a transport."""
     if transport not in TRANSPORTS:
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
     if transport == PROCESSES and (policy not in (None, DEFAULT) or seed != 0):
@@ -125,7 +126,7 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
 
 
 def check_simulated(transport: str, but: str) -> None:
-    """Raise UsageError for a transport that there is not, and for real processes, with why not these."""
+    """Raise UsageError for an unknown transport, and for real processes, with the reason `but`."""
     check_options(transport, None, 0, None)
     if transport == PROCESSES:
         raise UsageError(f"transport is 'processes', but {but}: take 'memory' or 'gloo'")
@@ -184,7 +185,7 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
 
 
 def against_reference(result: Result, scenario: Scenario) -> Result:
-    """The result, with a finding where what the ranks returned is not what plain training gives."""
+    """Return the result, with a finding if the ranks returned something else than plain training gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
     finding = divergence_from(scenario.reference(result.world_size), result)
@@ -194,17 +195,17 @@ def against_reference(result: Result, scenario: Scenario) -> Result:
 def replay_command(
     result: Result, scenario: Scenario, engine: Engine, transport: str, timeout_seconds: float | None = None
 ) -> str:
-    """The command that runs it again; on real processes, as freely as before."""
+    """Return the command that runs a scenario again; on real processes the schedule is not repeated."""
     is_free = transport == PROCESSES
-    is_program = bool(words_of_program(scenario.name))  # not so where a file names one
+    is_program = bool(words_of_program(scenario.name))  # False if a file names the program
     name = as_typed(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
     words += words_of(dataclasses.replace(scenario, poison=result.has_poisoned or None))
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
-    words += ["--alike"] if is_free and scenario.alike else []  # a token has it
+    words += ["--alike"] if is_free and scenario.alike else []  # a token includes it
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]
     words += [] if engine is scenario.engine else ["--engine", engine.value]
-    words += [name] if is_program else []  # what follows it is its own
+    words += [name] if is_program else []  # words after the program are its own arguments
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""Many runs of a program would print what it prints as many times: only what ddpsim has to say of it comes through."""
+"""Hide what a program prints while it runs many times: only ddpsim's own messages are shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OURS = "ddpsim: "
 
 @contextmanager
 def silent(scenario: Scenario) -> Iterator[None]:
-    """Keep what the ranks of a program print to themselves; those of a function are left alone."""
+    """Hide the output of a program's ranks. The output of a scenario that is a function is shown."""
     is_program = isinstance(scenario.program, Script)
     told = _OnlyOurs(sys.stderr)
     with redirect_stdout(told) if is_program else nullcontext(), redirect_stderr(told) if is_program else nullcontext():
@@ -24,7 +24,7 @@ def silent(scenario: Scenario) -> Iterator[None]:
 
 
 class _OnlyOurs(io.TextIOBase):
-    """A stream that lets our own lines through, each once."""
+    """A stream that passes on ddpsim's own lines, each once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

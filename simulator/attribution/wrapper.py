@@ -45,24 +45,12 @@ class Bucket(NamedTuple):
     parameters: tuple[str, ...]
 
 
-class Furthest:
-    """The latest step of a wrapper on any rank: kept, or each rank would ask all of them at the end of join."""
-
-    __slots__ = ("step",)
-
-    def __init__(self) -> None:
-        self.step = 0
-
-
 class Wrapper:
     """One rank's DDP instance."""
 
-    def __init__(
-        self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer], furthest: Furthest
-    ) -> None:
+    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer]) -> None:
         self.key = key
         self.rank = rank
-        self._furthest = furthest
         self._step = 0
         self.tells_steps = False
         """Another engine's, which says itself what step a call belongs to, if any."""
@@ -105,10 +93,6 @@ class Wrapper:
         """See Note [Steps]."""
         return self._step
 
-    def _go_to(self, step: int) -> None:
-        self._step = step
-        self._furthest.step = max(self._furthest.step, step)
-
     @property
     def number(self) -> int:
         """Its number among the wrappers of its process group."""
@@ -129,14 +113,15 @@ class Wrapper:
         self._next_bucket = bucket + 1
         if self._uncounted_forward:
             self._uncounted_forward = False
-            self._go_to(self._step + 1)
+            self._step += 1
+            self._move()
 
     def begin_step(self, *, is_training: bool) -> None:
         """A synchronising forward begins: the Reducer's next call is for bucket 0."""
         self.is_joined = self.has_late_gradients = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
-        self._go_to(self._step + is_training)
+        self._step += is_training
         self._tell()
 
     def look(self, told_step: int = 0) -> None:
@@ -145,7 +130,7 @@ class Wrapper:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
         before = self._step
-        self._go_to(progress.get("step", max(before, told_step)))
+        self._step = progress.get("step", max(before, told_step))
         self.is_joined = progress.get("joined", self.is_joined)
         self.aligned_step = progress.get("aligned_step", self.aligned_step)
         self.chosen_buffers = progress.get("buffers", self.chosen_buffers)
@@ -235,13 +220,9 @@ class Wrapper:
         self.is_joined = True
         self._move()
 
-    def align(self, step_elsewhere: int) -> None:
-        """The ranks meet at the end of join: those that ran out are at the others' step from here on.
-
-        `step_elsewhere` is the latest of ranks in other processes.
-        """
-        self.aligned_step = max(self._furthest.step, step_elsewhere)
-        self._go_to(self.aligned_step)
+    def align(self, latest_step: int) -> None:
+        """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
+        self._step = self.aligned_step = max(self._step, latest_step)
         self.is_joined = False
         self._move()
 

@@ -18,25 +18,20 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.attribution.wrapper import PROGRESS, Furthest, Observer, Wrapper, WrapperKey
-
-StepsElsewhere = Callable[[str, int], int]
-"""The latest step of a wrapper on ranks in other processes, by its calls: its group's label, and its number there."""
+from ddpsim.simulator.attribution.wrapper import PROGRESS, Observer, Wrapper
 
 
 class WrapperRegistry:
     """The wrappers of one execution."""
 
-    def __init__(self, running_rank: Callable[[], int | None], steps_elsewhere: StepsElsewhere | None = None) -> None:
+    def __init__(self, running_rank: Callable[[], int | None], latest_step: Callable[[str, int], int]) -> None:
         self.running_rank = running_rank
         """The rank whose thread asks; None outside ranks."""
-        self._steps_elsewhere = steps_elsewhere
-        """None if all ranks are in this process."""
+        self._latest_step = latest_step
+        """The latest step of a wrapper on any rank, as calls say: by its group's label, and its number there."""
         self._of_owner: dict[int, Wrapper] = {}
         """By id, which another object may have later; a dictionary of weak keys is slower."""
         self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
-        self._by_key: dict[WrapperKey, list[Wrapper]] = {}
-        self._furthest: dict[WrapperKey, Furthest] = {}
         self._by_rank: dict[int, list[Wrapper]] = {}
         self._last_hooked: dict[int, Wrapper] = {}
         self._hooks: list[Any] = []
@@ -63,10 +58,6 @@ class WrapperRegistry:
         rank = self.running_rank()
         return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
 
-    def peers(self, key: WrapperKey) -> Sequence[Wrapper]:
-        """A wrapper on the ranks that have made it so far."""
-        return self._by_key.get(key, ())
-
     def reducing(self, rank: int) -> Wrapper | None:
         """The wrapper whose Reducer makes the call that comes out of the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
@@ -79,7 +70,7 @@ class WrapperRegistry:
 
     def align(self, wrapper: Wrapper) -> None:
         """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
-        wrapper.align(0 if self._steps_elsewhere is None else self._steps_elsewhere(*wrapper.key))
+        wrapper.align(self._latest_step(*wrapper.key))
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
@@ -152,11 +143,9 @@ class WrapperRegistry:
             return None
         mine = self._by_rank.setdefault(rank, [])
         key = label, sum(other.key[0] == label for other in mine)
-        furthest = self._furthest.setdefault(key, Furthest())
-        wrapper = Wrapper(key, rank, owner, self.observers, furthest)
+        wrapper = Wrapper(key, rank, owner, self.observers)
         self._of_owner[id(owner)] = wrapper
         mine.append(wrapper)
-        self._by_key.setdefault(wrapper.key, []).append(wrapper)
         return wrapper
 
     def _tell_apart(self, wrapper: Wrapper) -> None:

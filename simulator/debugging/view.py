@@ -15,7 +15,7 @@ from ddpsim.simulator.waits import ThreadWait
 
 def view_of(run: Run, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
     """An execution as it stands, for a debugger in rank `here`; `places` and `stacks` say where its ranks stand."""
-    early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.issued()))
+    early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.calls()))
     return View(
         run.snapshot(),
         None if run.running is None else run.running.rank_number,

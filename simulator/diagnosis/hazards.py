@@ -1,22 +1,78 @@
-"""Hazards as findings: what passed here, and may hang or give wrong numbers under other backend semantics."""
+"""Hazards: facts that are noticed in ranks, and their findings.
+
+A hazard passed here, and may hang or give wrong numbers under other backend semantics. The rank that notices one hands
+a `Noticed` to the kernel, as a request without an answer. A rank that is a thread hands it over directly, a rank that
+is a process sends it; all the rest is the same for both. The functions of `HAZARDS` make the findings at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
+from ddpsim.simulator.diagnosis.ignored_tags import messages_exchanged
+from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 Slot = tuple[str, int]
 """Group and sequence."""
+
+
+class NoticedKind(Enum):
+    """What may be noticed in a rank."""
+
+    REPLICA = "tensors of a replica, or how far its wrapper is"
+    """No hazard by itself: the judge of check="replicas" compares it with the other ranks'."""
+    UNWAITED = "a rank returned and had not waited for a call"
+    CHANGED = "the owner of a call changed its tensors before the wait"
+    SHARED = "a call shares memory with another one in flight, and one of them writes it"
+    READ = "the owner of a call read its tensors before the wait, or tensors that the call leaves undefined"
+    NAMED = "the name of a call's tensor in the rank's program"
+    LINES_MEET = "calls from different lines met"
+
+
+class Noticed(NamedTuple):
+    """A fact that was noticed in a rank. It changes nothing for any rank."""
+
+    kind: NoticedKind
+    calls: tuple[Call, ...] = ()
+    detail: Any = None
+    """READ: what showed it, such as `what the program returned`. NAMED: the `TensorName`. REPLICA: a `ReplicaFact`."""
+
+
+class WatchedRun(NamedTuple):
+    """What the hazards of an execution are found in."""
+
+    noticed: Sequence[Noticed]
+    issued: Sequence[tuple[Call, int]]
+    """Each call in order of issue, and the number of the thread that made it."""
+    have_returned: bool
+    """The programs of all ranks returned. If not, there are worse findings."""
+
+    def calls(self, kind: NoticedKind) -> list[Call]:
+        """The first call of each fact of a kind."""
+        return [each.calls[0] for each in self.noticed if each.kind is kind]
+
+
+def hazards(run: WatchedRun) -> tuple[Finding, ...]:
+    """All hazards of an execution."""
+    return tuple(finding for find in HAZARDS for finding in find(run))
+
+
+def _groups_in_other_order(run: WatchedRun) -> Iterable[Finding]:
+    if run.have_returned:
+        finding = group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
+        return () if finding is None else (finding,)
+    return ()
 
 
 def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
@@ -43,60 +99,29 @@ def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding 
     return _inversion({rank: calls for rank, calls in left.items() if calls})
 
 
-class ReadEarly(NamedTuple):
-    """A call whose owner read its tensors before it had waited."""
-
-    call: Call
-    where: str
-    """Where that came to light: `what the program returned`."""
+def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
+    for calls in _by_line(run.calls(NoticedKind.UNWAITED)):
+        cause = Cause.HOOK_DID_NOT_WAIT if are_of_hooks(calls) else Cause.NEVER_WAITED_FOR
+        yield _at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_count(calls)} never waited for", cause.lines())
 
 
-def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
-    """Calls whose rank returned without waiting for them, one finding for each line."""
-    return tuple(
-        _at_line(
-            Code.HAZARD_UNWAITED_WORK,
-            same,
-            f"{_count(same)} never waited for",
-            (Cause.HOOK_DID_NOT_WAIT if are_of_hooks(same) else Cause.NEVER_WAITED_FOR).lines(),
-        )
-        for same in _by_line(calls)
-    )
+def _tensors_changed(run: WatchedRun) -> Iterable[Finding]:
+    for calls in _by_line(run.calls(NoticedKind.CHANGED)):
+        fact = f"a tensor of {_count(calls)} was changed by its owner before the wait"
+        yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.CHANGED_IN_FLIGHT.lines())
 
 
-def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
-    """Calls whose tensors their owner changed before it waited for them, one finding for each line."""
-    return tuple(
-        _at_line(
-            Code.HAZARD_TENSOR_IN_FLIGHT,
-            same,
-            f"a tensor of {_count(same)} was changed by its owner before the wait",
-            Cause.CHANGED_IN_FLIGHT.lines(),
-        )
-        for same in _by_line(calls)
-    )
+def _tensors_shared(run: WatchedRun) -> Iterable[Finding]:
+    for calls in _by_line(run.calls(NoticedKind.SHARED)):
+        fact = f"{_count(calls)} and a call in flight share memory, and one writes it"
+        yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
 
 
-def tensors_shared(calls: Sequence[Call]) -> tuple[Finding, ...]:
-    """Calls that share memory with another one in flight, one finding for each line."""
-    return tuple(
-        _at_line(
-            Code.HAZARD_TENSOR_IN_FLIGHT,
-            same,
-            f"{_count(same)} and a call in flight share memory, and one writes it",
-            Cause.SHARED_IN_FLIGHT.lines(),
-        )
-        for same in _by_line(calls)
-    )
-
-
-def tensor_read(reads: Sequence[ReadEarly]) -> tuple[Finding, ...]:
-    """Calls whose tensors their owner read before it waited for them, or that left them undefined, for each line."""
-    where = {each.call: each.where for each in reversed(reads)}
-    return tuple(
-        _undefined(same, where[same[0]]) if same[0].leaves_undefined else _early(same, where[same[0]])
-        for same in _by_line([each.call for each in reads])
-    )
+def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
+    shown = {each.calls[0]: each.detail for each in reversed(run.noticed) if each.kind is NoticedKind.READ}
+    for calls in _by_line(run.calls(NoticedKind.READ)):
+        find = _undefined if calls[0].leaves_undefined else _early
+        yield find(calls, shown[calls[0]])
 
 
 def _early(calls: Sequence[Call], where: str) -> Finding:
@@ -109,7 +134,41 @@ def _undefined(calls: Sequence[Call], where: str) -> Finding:
     return _at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
 
 
-def call_site(calls: Sequence[Call]) -> Finding:
+def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:
+    return messages_exchanged([call for call, _ in run.issued]) if run.have_returned else ()
+
+
+def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
+    lines: dict[tuple[str, Site], dict[int, list[NamedCall]]] = {}
+    for kind, calls, name in run.noticed if run.have_returned else ():
+        if kind is NoticedKind.NAMED:
+            (call,) = calls
+            lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append(NamedCall(call, name))
+    return filter(None, map(exchanged, lines.values()))
+
+
+def _lines_met(run: WatchedRun) -> Iterable[Finding]:
+    met: dict[frozenset[Site], Sequence[Call]] = {}
+    for each in run.noticed:
+        if each.kind is NoticedKind.LINES_MEET:
+            met.setdefault(frozenset(call.site for call in each.calls), each.calls)
+    return map(_call_site, met.values())
+
+
+HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
+    _groups_in_other_order,
+    _unwaited_work,
+    _tensors_changed,
+    _tensors_shared,
+    _tensors_read,
+    _tags_ignored,
+    _names_in_other_order,
+    _lines_met,
+)
+"""In the order of their findings."""
+
+
+def _call_site(calls: Sequence[Call]) -> Finding:
     """Calls that met and were issued from different lines of the user's program."""
     sides = ranks_by((call.rank, call.site) for call in calls)
     culprits = minority(sides.values())

@@ -1,8 +1,8 @@
-"""Watches a run for hazards: what passes here, and may hang or give wrong numbers elsewhere.
+"""Watches the calls of ranks for hazards: what passes here, and may hang or give wrong numbers elsewhere.
 
-What is found is worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is not noticed, nor is a
-change that bypasses torch's version counters (`.data`, numpy), unless tensors in flight are poisoned: then contents are
-compared (poison.py).
+Each hazard is noticed as a `Noticed`, and worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is
+not noticed, nor is a change that bypasses torch's version counters (`.data`, numpy), unless tensors in flight are
+poisoned: then contents are compared (poison.py), and numbers in them show reads (early_reads.py).
 
 Note [Parts]. All that views one storage shares one version counter, so for a part of a larger storage (a slice of a
 flat buffer) a new version may speak of another part. There the content decides: it is copied when the call is issued,
@@ -15,27 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
-from ddpsim.simulator.diagnosis.hazards import ReadEarly
-from ddpsim.simulator.hazards.call_hazards import CallHazards
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.hazards.early_reads import EarlyReads
 from ddpsim.simulator.hazards.poison import Poisoned
-from ddpsim.simulator.hazards.poison_marks import (
-    MOST,
-    SHORT,
-    UNKNOWN,
-    holds_poison,
-    may_hold_mark,
-    numbers_in,
-    unmark,
-)
+from ddpsim.simulator.hazards.poison_marks import holds_poison, may_hold_mark, unmark
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.payload import Payload
-from ddpsim.simulator.verdict import Finding
 
 _TENSORS_WATCHED = 8
 """Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
@@ -102,16 +92,27 @@ class _Part:
 class _InFlight:
     """A call that was not waited for yet."""
 
-    __slots__ = ("_brought", "_read", "_written", "pending", "watched")
+    __slots__ = ("_brought", "_read", "_written", "is_sharing", "pending", "watched")
 
     def __init__(self, pending: Pending, watched: Sequence[_Whole | _Part | Poisoned], brought: Payload) -> None:
         self.pending = pending
         self.watched = watched
         """What tells whether its tensors change."""
+        self.is_sharing = False
+        """Another call has memory in common with it, and may change its tensors."""
         self._brought = brought
         """The tensors."""
         self._read: Sequence[_Span] | None = None
         self._written: Sequence[_Span] = ()
+
+    @property
+    def parts(self) -> list[_Part]:
+        """Its tensors that are parts of larger storages."""
+        return [each for each in self.watched if isinstance(each, _Part)]
+
+    def has_changed(self) -> bool:
+        """True if its owner changed its tensors."""
+        return any(each.has_changed(self.pending) for each in self.watched)
 
     def shares_with(self, other: _InFlight) -> bool:
         """True if one of two calls writes where the other one reads or writes."""
@@ -133,65 +134,45 @@ class _InFlight:
 
 
 class HazardWatch:
-    """Watches one execution."""
+    """Watches the ranks of this process in one execution."""
 
-    def __init__(self, world_size: int) -> None:
-        self._calls = CallHazards(world_size)
-        self._issued = self._calls.issued
+    def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
+        """`ask` hands a request to the kernel."""
+        self._ask = ask
         self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
-        """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
-        self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
-        """Of the collectives that have not met, by rank, group and sequence."""
+        """The user's calls, and communication hooks', that were not waited for yet, by rank and handle."""
+        self._reads = EarlyReads(world_size, ask)
         self.listeners: list[Callable[[Pending], None]] = []
-        """Who else is told of the user's calls."""
-        self.has_poisoned = False
-        """Tensors of some call held what shows."""
-        self.left_unwaited: list[Call] = []
-        """The user's calls that nobody had waited for when their rank returned."""
-        self.changed: list[Call] = []
-        """Those whose tensors their owner changed before it had waited."""
-        self.shared: list[Call] = []
-        """Those that have memory in common with one in flight."""
-        self.read: list[ReadEarly] = []
-        """The calls whose tensors were read before the wait, and where that came to light."""
-        self._read: dict[int, Call] = {}
-        """Those of which no more is to be told, by id."""
-        self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
-        """What calls leave anything in, by rank."""
-        self._numbered: dict[int, Call] = {}
-        """The latest call of each number that tensors held."""
-        self._count = [0] * world_size
-        """How many there were, by rank."""
-        self._short: dict[int, Call] = {}
-        """The latest whose tensors had no room for the number, by rank."""
-        self._sharing: set[int] = set()
-        """The calls of either side, by id; each may change what the other has."""
+        """Called with each of the user's calls."""
+
+    @property
+    def has_poisoned(self) -> bool:
+        """Tensors of some call were poisoned."""
+        return self._reads.has_poisoned
 
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        if pending.poisoned is not None:
-            self.has_poisoned = True
-            self._undefined[call.rank] += [(call, ref(tensor)) for tensor in pending.poisoned.undefined]
-        self._issued.append((call, pending.issuer))
-        for name in pending.names:
-            self._calls.name(call, name)
+        self._reads.issued(pending)
+        mine = self._in_flight[call.rank]
+        in_flight = None
         if call.origin.by_hook:
-            self._in_flight[call.rank][id(pending)] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
+            mine[pending.handle] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
             held: Poisoned | None = pending.poisoned
             tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
             for listener in self.listeners:
                 listener(pending)
             in_flight = _InFlight(pending, tensors, pending.payload if held is None else held.brought)
-            if mine := self._in_flight[call.rank]:
+            if mine:
                 self._look_for_shared(in_flight, mine.values())
-            mine[id(pending)] = in_flight
-            if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
-                self._watch_parts(pending, parts)
+            mine[pending.handle] = in_flight
+            if tensors and (parts := in_flight.parts):
+                _see_delivery(pending, parts)
+        is_sharing = in_flight is not None and in_flight.is_sharing
         if (
-            self._numbered
-            and id(pending) not in self._sharing
+            self._reads.has_numbers
+            and not is_sharing
             and not _only_writes(call)
             and any(map(may_hold_mark, pending.payload.inputs))
         ):
@@ -200,22 +181,9 @@ class HazardWatch:
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
-        in_flight = self._in_flight[pending.call.rank].pop(id(pending), None)
-        if self._sharing and id(pending) in self._sharing:
-            self._sharing.remove(id(pending))
-        elif in_flight is not None:
-            for tensor in in_flight.watched:
-                if tensor.has_changed(pending):
-                    self.changed_in_flight(pending.call)
-                    break
-
-    def changed_in_flight(self, call: Call) -> None:
-        """The owner of a call changed its tensors before it had waited."""
-        self.changed.append(call)
-
-    def shared_in_flight(self, call: Call) -> None:
-        """A call has memory in common with another one that its owner has not waited for, and one of them writes it."""
-        self.shared.append(call)
+        in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
+        if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed():
+            self._notice(NoticedKind.CHANGED, pending.call)
 
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
@@ -223,83 +191,62 @@ class HazardWatch:
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned(self, rank: int) -> Sequence[Call]:
-        """Those whose tensors hold what shows: of them, and of those that leave anything there."""
+        """Those whose tensors are poisoned: of the calls in flight, and of calls that leave their tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
-        return in_flight + [call for call, tensor in self._left(rank) if holds_poison(tensor) and call not in in_flight]
+        left = self._reads.left_undefined(rank)
+        return in_flight + [call for call, tensor in left if holds_poison(tensor) and call not in in_flight]
 
     def number(self, call: Call) -> int:
-        """A number for a call whose tensors are to hold it; of many thousands of calls, several have the same."""
-        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
-        self._count[call.rank] += 1
-        self._numbered[number] = call
-        if call.signature.dtype in SHORT:
-            self._short[call.rank] = call
-        return number
+        """A number for a call whose tensors are to hold it."""
+        return self._reads.number(call)
 
     def came_to_light(self, rank: int, value: Any, where: str) -> None:
-        """A value that a program has made: tell of which calls it has read before it had waited."""
-        if self._numbered:
-            for number in sorted(numbers_in(value)):
-                call = self._short.get(rank) if number == UNKNOWN else self._numbered.get(number)
-                if call is not None and id(call) not in self._read:
-                    self._read[id(call)] = call
-                    self.read_early(ReadEarly(call, where))
+        """A value that a program has made may show that it read tensors of calls before it had waited."""
+        self._reads.came_to_light(rank, value, where)
 
     def returned(self, rank: int, value: Any) -> None:
-        """What a program returned; of calls that it never waited for more is told than that they were read."""
-        for each in self._in_flight[rank].values():
-            self._read[id(each.pending.call)] = each.pending.call
+        """What a program returned. Calls that it never waited for are another finding than calls read early."""
+        self._reads.leave_out([each.pending.call for each in self._in_flight[rank].values()])
         self.came_to_light(rank, value, "what the program returned")
 
-    def read_early(self, read: ReadEarly) -> None:
-        """The owner of a call has read its tensors before it had waited."""
-        self.read.append(read)
-
-    def slot_filled(self, calls: Sequence[Call]) -> None:
-        """Calls met and agree."""
-        if self._parts:
-            for call in calls:
-                for part in self._parts.pop((call.rank, call.group, call.sequence), ()):
+    def slot_filled(self, pendings: Sequence[Pending]) -> None:
+        """The calls of a collective met and agree, and write their outputs next."""
+        for pending in pendings:
+            in_flight = self._in_flight[pending.call.rank].get(pending.handle)
+            if in_flight is not None and not pending.call.is_point_to_point:
+                for part in in_flight.parts:
                     part.slot_fills()
-        self._calls.slot_filled(calls)
+
+    def rank_ended(self, rank: int) -> None:
+        """A rank's program returned."""
+        self._unmark(rank)
+        for each in list(self._in_flight[rank].values()):
+            self.settled(each.pending)
+            self._notice(NoticedKind.UNWAITED, each.pending.call)
+
+    def run_ended(self) -> None:
+        """No rank runs any more."""
+        for rank in range(len(self._in_flight)):
+            self._unmark(rank)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _notice(self, kind: NoticedKind, call: Call) -> None:
+        self._ask(Noticed(kind, (call,)))
 
     def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
         """Calls in flight may read what they have in common; none may write it, but for greetings of a pipeline.
 
         Those of torch 2.11 share a tensor that nobody reads.
         """
-        sharing = [other.pending for other in others if mine.shares_with(other)]
+        sharing = [other for other in others if mine.shares_with(other)]
         if sharing:
             part = mine.pending.call.origin.part
             if part is None or part.what != GREETING:
-                self.shared_in_flight(mine.pending.call)
-            self._sharing.update(map(id, (mine.pending, *sharing)))
-
-    def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
-        call, deliver = pending.call, pending.receive_completion
-        if not call.is_point_to_point:
-            self._parts[call.rank, call.group, call.sequence] = parts
-
-        def receive_completion() -> None:
-            for part in parts:
-                part.is_delivered()
-            deliver()
-
-        pending.receive_completion = receive_completion
-
-    def rank_ended(self, rank: int) -> None:
-        """A rank's program returned."""
-        self._calls.rank_ended()
-        self._unmark(rank)
-        for each in list(self._in_flight[rank].values()):
-            self.settled(each.pending)
-            self.left_unwaited.append(each.pending.call)
-
-    def run_ended(self) -> None:
-        """No rank runs any more."""
-        for rank in range(len(self._in_flight)):
-            self._unmark(rank)
+                self._notice(NoticedKind.SHARED, mine.pending.call)
+            for each in (mine, *sharing):
+                each.is_sharing = True
 
     def _unmark(self, rank: int) -> None:
         """Leave no number in memory, which somebody may take without writing to it."""
@@ -308,17 +255,19 @@ class HazardWatch:
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
                 each.pending.poisoned.unmark()
-        for _, tensor in self._left(rank):
+        for _, tensor in self._reads.left_undefined(rank):
             unmark(tensor)
 
-    def _left(self, rank: int) -> Iterable[tuple[Call, Tensor]]:
-        return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
-    def findings(self) -> Sequence[Finding]:
-        """What was found."""
-        return self._calls.findings(
-            unwaited=self.left_unwaited, changed=self.changed, shared=self.shared, read=self.read
-        )
+def _see_delivery(pending: Pending, parts: Sequence[_Part]) -> None:
+    deliver = pending.receive_completion
+
+    def receive_completion() -> None:
+        for part in parts:
+            part.is_delivered()
+        deliver()
+
+    pending.receive_completion = receive_completion
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:

@@ -16,9 +16,9 @@ Requests that stand at a choice point, so that others may run first (requests.py
 - `Finish`: a rank's program, or a thread that it started, is over.
 
 Requests that are served at once: `Wake`, `Cancel`, `NameGroup`, `Declare`, `Destroy`, `Missing`, `GiveUp`, `GivenUp`,
-`Whereabouts`, `OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Release`, `Acquire`, `Note`, `Agree`, `LoaderBegun`,
-`Sampled`, `StepDone`, `Raised`, `Returned`; `Announce`, and `Issue`, unless a slot is full now; and `ReadClock`, unless
-it turns out to be a poll.
+`Whereabouts`, `OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Release`, `Acquire`, `Note`, `Noticed`, `Agree`,
+`LatestStep`, `LoaderBegun`, `Sampled`, `StepDone`, `Raised`, `Returned`; `Announce`, and `Issue`, unless a slot is full
+now; and `ReadClock`, unless it turns out to be a poll.
 
 Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`:
 the caller waits, and the baton goes to somebody else. And what the host has to do before the request goes on, with what

@@ -51,7 +51,7 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
     if (yield LookOutside()).woke_somebody:
         return True
     try:
-        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.issued())]
+        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.calls())]
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.waiting()
         run.findings.extend(with_batches(mismatches or deadlocks(graph), run.batches()))

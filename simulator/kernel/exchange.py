@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, Mode
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
@@ -19,7 +20,7 @@ from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.kernel.turns import Turns
-from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
 from ddpsim.simulator.waits import CallWait
@@ -42,6 +43,8 @@ class Exchange:
         """Calls at the head of their streams that have not arrived yet."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
+        self._lines_met: set[frozenset[Site]] = set()
+        """Lines whose calls have met, where these are several."""
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
@@ -90,6 +93,11 @@ class Exchange:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
             run.observer.issued(me.number, issued.name, call)  # now that what whoever sees it learns is noted
         run.record(_ISSUE, call)
+        run.issued.append((call, me.number))
+        origin = call.origin
+        if origin.step is not None and origin.wrapper is not None:
+            wrapper = call.group, origin.wrapper
+            run.steps_of_wrappers[wrapper] = max(origin.step, run.steps_of_wrappers.get(wrapper, 0))
         if self._streams is not None and self._streams.has(call):
             return self._start_all(me) if self._streams.join(issued, self._starting) else None
         return self._start(me, call)
@@ -129,8 +137,16 @@ class Exchange:
         code = disagreement(calls)
         if code is not None:
             self._see_others(me, calls[0])
-            fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.issued()))
+            fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.calls()))
+        if branches_meet(calls) and not any(call.origin.shadow for call in calls):
+            self._notice_lines(calls)
         yield from self._complete(me, calls[0].signature, calls, slot.members)
+
+    def _notice_lines(self, calls: Sequence[Call]) -> None:
+        lines = frozenset([call.site for call in calls])
+        if lines not in self._lines_met:  # a loop comes to the same lines again and again
+            self._lines_met.add(lines)
+            self._run.noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
 
     def _issue_message(self, me: Task, call: Call) -> Script:
         run = self._run

@@ -18,6 +18,7 @@ from typing import Any
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.agreements import Agreements
@@ -97,7 +98,9 @@ class Kernel:
             ask.Acquire: notes.acquire,
             ask.Use: notes.use,
             ask.Note: notes.note,
+            Noticed: notes.noticed,
             ask.Agree: Agreements(run).on_agree,
+            ask.LatestStep: notes.latest_step,
             ask.LoaderBegun: notes.loader_begun,
             ask.Sampled: Samplers(run).on_sampled,
             ask.StepDone: notes.count_step,

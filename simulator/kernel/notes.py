@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Acquire, LoaderBegun, Note, Release, StepDone, Touch, Use
+from ddpsim.simulator.kernel.requests import Acquire, LatestStep, LoaderBegun, Note, Release, StepDone, Touch, Use
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.tasks import Task
 
@@ -38,6 +39,17 @@ class Notes:
     def note(self, me: Task, request: Note) -> None:
         """Serve `Note`."""
         self._run.record(request.kind, text=request.text)
+
+    def noticed(self, me: Task, request: Noticed) -> None:
+        """Serve `Noticed`. A replica is judged at once, while its tensors are what they were."""
+        if request.kind is NoticedKind.REPLICA:
+            self._run.judge(request.detail)
+        else:
+            self._run.noticed.append(request)
+
+    def latest_step(self, me: Task, request: LatestStep) -> int:
+        """Serve `LatestStep`."""
+        return self._run.steps_of_wrappers.get(request, 0)
 
     def loader_begun(self, me: Task, request: LoaderBegun) -> None:
         """Serve `LoaderBegun`."""

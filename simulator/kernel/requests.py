@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.diagnosis.samplers import Sampling
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.states import Change
@@ -237,6 +238,13 @@ class Agree(NamedTuple):
     site: Site
 
 
+class LatestStep(NamedTuple):
+    """Answered by the latest step of a DDP wrapper that a call of any rank belongs to; 0 if there is none."""
+
+    group: str
+    wrapper: int
+
+
 class LoaderBegun(NamedTuple):
     """The caller's rank begins to go through a data loader."""
 
@@ -308,12 +316,12 @@ Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | Whereabouts
     | OthersDeliver | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Use | Note | Agree
-    | LoaderBegun | Sampled | StepDone | Returned | Raised
+    | LatestStep | LoaderBegun | Sampled | StepDone | Returned | Raised | Noticed
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked
 
 UNANSWERED = frozenset({
-    Acquire, CloseBatch, Declare, Destroy, GiveUp, LoaderBegun, Note, OpenBatch, Release, Returned, Sampled, SawEnd,
-    StepDone, Touch,
+    Acquire, CloseBatch, Declare, Destroy, GiveUp, LoaderBegun, Note, Noticed, OpenBatch, Release, Returned, Sampled,
+    SawEnd, StepDone, Touch,
 })  # fmt: skip
 """Requests that are served at once whatever stands, by an answer without a value: nobody has to wait for it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
+from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, hazards
 from ddpsim.simulator.diagnosis.open_slots import open_slots
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot, ThreadSnapshot
 from ddpsim.simulator.events import Event, EventKind
@@ -33,8 +35,11 @@ class Run:
         "connections",
         "events",
         "findings",
+        "issued",
+        "judge",
         "life",
         "messages",
+        "noticed",
         "observer",
         "ranks",
         "running",
@@ -42,6 +47,7 @@ class Run:
         "slots",
         "started",
         "steps",
+        "steps_of_wrappers",
         "streams",
         "tasks",
         "waiting",
@@ -62,7 +68,15 @@ class Run:
         self.connections = Connections(self.slots, self.messages) if semantics.connects_lazily else None
         """None where the ranks of a group are connected from the beginning."""
         self.events: list[Event] = []
+        self.issued: list[tuple[Call, int]] = []
+        """All calls in order of issue, and the numbers of the tasks that made them."""
         self.findings: list[Finding] = []
+        self.noticed: list[Noticed] = []
+        """What was noticed in ranks, but for replicas."""
+        self.steps_of_wrappers: dict[tuple[str, int], int] = {}
+        """The latest that a call belongs to, by group and the wrapper's number there."""
+        self.judge: Callable[[Any], None] = _ignore
+        """Takes what is noticed of replicas."""
         self.waiting: tuple[Waiting, ...] = ()
         self.steps = 0
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
@@ -85,9 +99,14 @@ class Run:
         # As Event(...) makes it, in half the time: there are three to each call.
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
-    def issued(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[Call, ...]:
         """All calls that were made so far."""
-        return tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
+        return tuple([call for call, _ in self.issued])
+
+    def hazards(self) -> tuple[Finding, ...]:
+        """The hazards of the execution, which is over."""
+        returned = sum(event.kind is EventKind.RETURN for event in self.events)
+        return hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
     def batches(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
         """How many batches the data loaders had that each rank began to go through, by line."""
@@ -98,7 +117,11 @@ class Run:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, self.issued(), streams, left_behind)
+        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, self.calls(), streams, left_behind)
+
+
+def _ignore(what: object) -> None:
+    """Nobody compares replicas."""
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:

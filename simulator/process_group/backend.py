@@ -53,10 +53,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.attribution.parameter_names import parameter_names
-from ddpsim.simulator.attribution.wrapper_registry import StepsElsewhere, WrapperRegistry
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
+from ddpsim.simulator.kernel.requests import Agree, CloseBatch, LatestStep, OpenBatch
 from ddpsim.simulator.patches import absent_nccl, loader_lengths, not_simulated, sampler_reads
 from ddpsim.simulator.patches.compiler_lock import CompilerLock
 from ddpsim.simulator.patches.late_dynamo import dynamo_is_late
@@ -68,7 +69,8 @@ from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks
 from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
-from ddpsim.simulator.replicas.replica_check import Judge, Replicas, WatchfulJudge
+from ddpsim.simulator.replicas.replica_check import Replicas, reads_seen_first
+from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replaced, Replacement
@@ -79,8 +81,6 @@ _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 FAKE = "fake"
 """torch's backend that communicates with nobody, for a world of any size; it is torch's own here, too."""
 
-MakeJudge = Callable[[WrapperRegistry], Judge]
-
 
 class Backend:
     """The simulated backend of one execution."""
@@ -89,27 +89,25 @@ class Backend:
         self,
         host: Host,
         *,
-        make_judge: MakeJudge | None = None,
-        steps_elsewhere: StepsElsewhere | None = None,
+        checks_replicas: bool = False,
         makes_groups: bool = True,
         poisons: bool = False,
         semantics: BackendSemantics = GLOO,
     ) -> None:
-        """`make_judge` makes the judge of check="replicas", given the wrappers.
+        """`makes_groups` says whether a rank has its default group before its program starts.
 
-        `makes_groups` says whether a rank has its default group before its program starts; `poisons`, whether tensors
-        of calls in flight hold what shows.
+        `poisons` says whether tensors of calls in flight are poisoned.
         """
         self._host = host
         self._makes_groups = makes_groups
         self._semantics = semantics
-        self._wrappers = WrapperRegistry(partial(_running_rank, host), steps_elsewhere)
+        self._wrappers = WrapperRegistry(partial(_running_rank, host), lambda *key: host.ask(LatestStep(*key)))
         self._replicas: Replicas | None = None
-        if make_judge is not None:
-            judge = make_judge(self._wrappers)
+        if checks_replicas:
+            notice: NoticeReplica = partial(_notice_replica, host)
             if poisons:
-                judge = WatchfulJudge(judge, host.hazards.came_to_light)
-            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, judge)
+                notice = reads_seen_first(notice, host.hazards.came_to_light)
+            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, notice)
             host.hazards.listeners.append(self._replicas.call_issued)
         self._groups = GroupMaker(host, self._wrappers, poisons=poisons, semantics=semantics)
 
@@ -380,6 +378,10 @@ class Backend:
 
 def _running_rank(host: Host) -> int | None:
     return host.me.rank if host.is_rank_thread() else None
+
+
+def _notice_replica(host: Host, fact: ReplicaFact) -> None:
+    host.ask(Noticed(NoticedKind.REPLICA, detail=fact))
 
 
 def _check_backend(backend: str) -> None:

@@ -12,6 +12,7 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poisoned
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
@@ -105,7 +106,8 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
-        pending.names = names
+        for name in names:
+            host.ask(Noticed(NoticedKind.NAMED, (call,), name))
         if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis import hazards
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
@@ -76,8 +76,7 @@ class _Run:
         self._complete: set[Call] = set()
         """Only asked about, never walked through."""
         self._crashed: list[int] = []
-        self._unwaited: list[Call] = []
-        self._lines_met: dict[frozenset[Site], Sequence[Call]] = {}
+        self._noticed: list[Noticed] = []
         self._found: list[Finding] = []
         self._steps = 0
 
@@ -131,7 +130,7 @@ class _Run:
 
     def _return(self, rank: Progress) -> None:
         rank.state = RankState.RETURNED
-        self._unwaited.extend(rank.unwaited.values())
+        self._noticed += [Noticed(NoticedKind.UNWAITED, (call,)) for call in rank.unwaited.values()]
 
     def _wait(self, rank: Progress, call: Call) -> None:
         if call not in self._complete:
@@ -163,7 +162,7 @@ class _Run:
             self._clash(calls, mismatch(calls, code, self._steps, issued=self._issued))
             return
         if branches_meet(calls):
-            self._lines_met.setdefault(frozenset(call.site for call in calls), calls)
+            self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
         self._meet(calls)
 
     def _send(self, send: Call) -> None:
@@ -211,8 +210,6 @@ class _Run:
     def all_findings(self) -> tuple[Finding, ...]:
         """Crashes, then what ended the run, then hazards."""
         crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
-        have_all_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
-        order = hazards.group_order(self._issued) if have_all_returned else None
-        lines_met = [hazards.call_site(calls) for calls in self._lines_met.values()]
-        unwaited = hazards.unwaited_work(self._unwaited)
-        return (*crashes, *self._found, *([order] if order else []), *unwaited, *lines_met)
+        have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
+        issued = [(call, call.rank) for call in self._issued]
+        return (*crashes, *self._found, *hazards(WatchedRun(self._noticed, issued, have_returned)))

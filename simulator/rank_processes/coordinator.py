@@ -34,7 +34,6 @@ from ddpsim.simulator.kernel.requests import (
     Raised,
     RankError,
     Request,
-    Returned,
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
@@ -49,7 +48,6 @@ from ddpsim.simulator.rank_processes.messages import (
     Count,
     CountTasks,
     GiveUpRequest,
-    LatestStep,
     Post,
     Say,
     Seen,
@@ -59,7 +57,6 @@ from ddpsim.simulator.rank_processes.messages import (
 )
 from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
 from ddpsim.simulator.rank_processes.speculation import Speculation
-from ddpsim.simulator.rank_processes.told import Telling, Told
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
 _DELIVERED = Delivered()
@@ -89,7 +86,6 @@ class Coordinator:
         `are_programs`: a rank that ends its process with status 0 has done what it had to do, as for torchrun.
         `director` is that of a run that is debugged from its beginning.
         """
-        self.told = Told(len(children))
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
@@ -178,9 +174,6 @@ class Coordinator:
         return Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
 
     def _move(self, move: Move) -> Answer:
-        calls = self._posted.of(move)
-        if calls[0].peer is None:
-            self.told.hazards.slot_filled(calls)
         answer = self._kernel.reply(self._posted.move(move))
         for rank, _ in move.calls:
             if rank != self._me.rank_number:
@@ -226,19 +219,15 @@ class Coordinator:
             mine.handled = entry
             return self._kernel.reply(message.reply)
         if isinstance(message, Tell):
-            self._serve_at_once(message.request)
+            self._kernel.handle(message.request)
         elif isinstance(message, Post):
             self._post(message)
         elif isinstance(message, AwaitTurn):
             self._send(self._turn(GO_ON))
         elif isinstance(message, CountTasks):
             self._send(Count(self._kernel.run.started))
-        elif isinstance(message, LatestStep):
-            self._send(Count(self.told.latest_step(message.group, message.wrapper)))
         elif isinstance(message, Watch):
             self._send(Seen(mine.completions.watch(message.handle)))
-        elif isinstance(message, Telling):
-            self.told.note(message)
         elif isinstance(message, GiveUpRequest):
             self._kernel.drop()
         elif isinstance(message, Broke):
@@ -260,7 +249,7 @@ class Coordinator:
             if isinstance(message, Say):
                 self._kernel.drop()
             self._send(self._turn(UNWIND))
-        elif isinstance(message, (CountTasks, LatestStep)):
+        elif isinstance(message, CountTasks):
             self._send(Count(0))
         elif isinstance(message, Watch):
             self._send(Seen(None))
@@ -279,11 +268,6 @@ class Coordinator:
             self._let_go_on(GO_ON, error)
             return self._serve()
 
-    def _serve_at_once(self, request: Request) -> None:
-        if isinstance(request, Returned):
-            self.told.hazards.rank_ended()
-        self._kernel.handle(request)
-
     def _finish(self, request: Finish) -> Answer:
         rank = self._me.rank
         answer = self._kernel.handle(request)
@@ -295,7 +279,6 @@ class Coordinator:
     def _post(self, message: Post) -> None:
         me = self._me
         self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
-        self.told.posted(message, me.number)
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._move(answer)
@@ -317,7 +300,6 @@ class Coordinator:
             return None
         if self._are_programs and child.has_exited_well():
             self._left.add(child.rank)
-            self.told.hazards.rank_ended()
             return self._kernel.lose(rank, None)
         self.lost[child.rank] = child.how_it_ended()
         if self._kernel.run.life.phase is Phase.RUNNING:

@@ -15,14 +15,13 @@ from ddpsim.simulator.rank_processes.messages import (
     CountTasks,
     Ended,
     Exits,
-    LatestStep,
     Message,
     Say,
     Watch,
     Written,
 )
 
-_WAITING = (Ask, Say, AwaitTurn, CountTasks, LatestStep, Watch)
+_WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
 """After these a rank waits for an answer."""
 
 

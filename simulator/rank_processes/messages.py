@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.hazards import ReadEarly
-from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.rank_processes.parcels import Parcel
-from ddpsim.simulator.replicas.replica_judge import Look
-from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.runtime.threads import ThreadError
 
@@ -45,13 +40,6 @@ class CountTasks(NamedTuple):
     """What number has the next thread that is started?"""
 
 
-class LatestStep(NamedTuple):
-    """How far is a wrapper on the ranks whose calls tell?"""
-
-    group: str
-    wrapper: int
-
-
 class Watch(NamedTuple):
     """Something hangs on the completion of a call from here on. Answered by `Seen`."""
 
@@ -73,50 +61,6 @@ class Post(NamedTuple):
     handle: int
     call: Call
     parcel: Parcel
-    names: tuple[TensorName, ...] = ()
-
-
-class ReplicaMoved(NamedTuple):
-    """A wrapper of the rank is at another step, or has joined the others: what a judge knows of it (`Peer`)."""
-
-    key: WrapperKey
-    rank: int
-    step: int
-    aligned_step: int
-    is_joined: bool
-    reduced: frozenset[str]
-
-    def is_reduced(self, parameter: str) -> bool:
-        """False if the parameter is in none of its buckets."""
-        return not self.reduced or parameter in self.reduced
-
-
-class ReplicaSeen(NamedTuple):
-    """A replica, at a moment at which it should be equal to the others."""
-
-    look: Look
-
-
-class ReplicasLeft(NamedTuple):
-    """The rank's program returned, and left its models' parameters like this."""
-
-    rank: int
-    left: tuple[tuple[WrapperKey, tuple[Named, ...]], ...]
-    exchanged: int
-
-
-class ChangedInFlight(NamedTuple):
-    """The rank wrote to the tensors of a call before it had waited for it."""
-
-    call: Call
-    by_call: bool = False
-    """Another call of its did, with which this one shares memory."""
-
-
-class ReadInFlight(NamedTuple):
-    """The rank read the tensors of a call before it had waited for it."""
-
-    read: ReadEarly
 
 
 class GiveUpRequest(NamedTuple):
@@ -138,7 +82,6 @@ class Ended(NamedTuple):
     error: bytes
     """What it raised, pickled; b"" if it did not."""
     raised: Raised | None
-    unwaited: tuple[Call, ...]
     thread_errors: tuple[ThreadError, ...]
     """Of threads that it started, each kind once."""
     has_poisoned: bool
@@ -152,10 +95,7 @@ class Exits(NamedTuple):
     site: Site
 
 
-Message = (
-    Ask | Say | AwaitTurn | CountTasks | LatestStep | Watch | Tell | Post | ReplicaMoved | ReplicaSeen | ReplicasLeft
-    | ChangedInFlight | ReadInFlight | GiveUpRequest | Broke | Ended | Exits
-)  # fmt: skip
+Message = Ask | Say | AwaitTurn | CountTasks | Watch | Tell | Post | GiveUpRequest | Broke | Ended | Exits
 
 
 class Written(NamedTuple):
@@ -199,7 +139,7 @@ class Turn(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The number of the next thread, or of a step."""
+    """The number of the next thread."""
 
     number: int
 

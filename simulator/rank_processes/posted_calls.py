@@ -43,10 +43,6 @@ class PostedCalls:
         self._posted[rank, handle] = _Posted(call, parcel)
         self._inboxes[rank].last_posted = handle
 
-    def of(self, move: Move) -> list[Call]:
-        """Those that are to be moved."""
-        return [self._posted[name].call for name in move.calls]
-
     def move(self, move: Move) -> Moved:
         """Move the data of calls that have met, and note for each rank what came of its call."""
         posted = [self._posted.pop(name) for name in move.calls]

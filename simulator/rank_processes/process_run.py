@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,11 +89,6 @@ class ProcessRun:
         """True if tensors of some call held what shows while it was in flight."""
         return any(child.ended is not None and child.ended.has_poisoned for child in self._children)
 
-    @property
-    def compared(self) -> Counter[str]:
-        """How often replicas were compared, by group."""
-        return self._coordinator.told.judge.compared
-
     def returns(self, *, has_failed: bool) -> tuple[Any, ...]:
         """What the program of each rank returned.
 
@@ -107,20 +101,18 @@ class ProcessRun:
         """What ranks raised, in the order in which they did."""
         return {rank: self._error(rank) for rank in self._coordinator.raisers}
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """As of an execution whose ranks are threads."""
         ended = [child.ended for child in self._children if child.ended is not None]
-        unwaited = [
-            call for each in self._children if self._has_returned(each) and each.ended for call in each.ended.unwaited
-        ]
-        every = (*self._kernel.run.findings, *self._coordinator.told.judge.findings())
-        found = sorted(every, key=lambda finding: finding.code.value.startswith("hazard."))
+        found = sorted(
+            (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
+        )
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
         return (
             *outcome.raised({**{rank: self._raised(rank) for rank in self._coordinator.raisers}, **left}),
             *led_by(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
-            *self._coordinator.told.hazards_found(unwaited),
+            *self._kernel.run.hazards(),
         )
 
     # --- inside -------------------------------------------------------------------------------------------------------

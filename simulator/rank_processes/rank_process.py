@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.debugging.late_pdb import LatePdb
-from ddpsim.simulator.diagnosis.hazards import ReadEarly
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
@@ -23,13 +21,12 @@ from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.user_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import refuse_groups_in_forks, watch_children
-from ddpsim.simulator.rank_processes.messages import ChangedInFlight, Ended, Exits, ReadInFlight
+from ddpsim.simulator.rank_processes.messages import Ended, Exits
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
-from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.rank_processes.values import packed, unpacked
@@ -68,23 +65,6 @@ def leave_program(kernel: RemoteKernel) -> None:
         raise RankUnwound
 
 
-class _Hazards(HazardWatch):
-    """Says what it finds where it finds it: who speculates may be on a way that nobody is to hear of."""
-
-    def __init__(self, world_size: int, channel: RankChannel) -> None:
-        super().__init__(world_size)
-        self._own_channel = channel
-
-    def changed_in_flight(self, call: Call) -> None:
-        self._own_channel.send(ChangedInFlight(call))
-
-    def shared_in_flight(self, call: Call) -> None:
-        self._own_channel.send(ChangedInFlight(call, by_call=True))
-
-    def read_early(self, read: ReadEarly) -> None:
-        self._own_channel.send(ReadInFlight(read))
-
-
 class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
@@ -95,7 +75,7 @@ class _RankProcess:
             channel, rank_config.rank, rank_config.arena, is_observed=rank_config.common.is_observed
         )
         self._gpus = VirtualGpus(rank_config.common.announcement)
-        self._hazards = _Hazards(rank_config.common.world_size, channel)
+        self._hazards = HazardWatch(rank_config.common.world_size, self._kernel.handle)
         body = RankBody(
             self._begin,
             enter_rank=self._enter_rank,
@@ -114,8 +94,7 @@ class _RankProcess:
         )
         self._backend = Backend(
             self._host,
-            make_judge=(lambda wrappers: RemoteJudge(channel)) if rank_config.common.checks_replicas else None,
-            steps_elsewhere=self._kernel.latest_step,
+            checks_replicas=rank_config.common.checks_replicas,
             makes_groups=not rank_config.common.is_program,
             poisons=rank_config.common.poisons,
             semantics=rank_config.common.semantics,
@@ -123,7 +102,7 @@ class _RankProcess:
         self._body = body
         self._session_host = ProcessSessionHost(self._host, channel, self._await_turn)
         rank = self._host.ranks[0]
-        self._kernel.attach(rank.pending, lambda pending: self._hazards.slot_filled([pending.call]))
+        self._kernel.attach(rank.pending, lambda pending: self._hazards.slot_filled([pending]))
 
     def _begin(self, rank: int) -> Any:
         __tracebackhide__ = True  # pytest then begins with the program
@@ -256,7 +235,6 @@ class _RankProcess:
             value=b"" if rank.value is None else _pickled(rank.value, f"rank {rank.rank} returned"),
             error=b"" if error is None else _pickled_error(error),
             raised=self._told(error),
-            unwaited=tuple(self._hazards.left_unwaited),
             thread_errors=tuple(self._host.threads.errors),
             has_poisoned=self._hazards.has_poisoned,
             leaving=self._told(self._leaving),

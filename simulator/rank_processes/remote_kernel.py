@@ -35,7 +35,6 @@ from ddpsim.simulator.rank_processes.messages import (
     Broke,
     CountTasks,
     GiveUpRequest,
-    LatestStep,
     Outcome,
     Post,
     Say,
@@ -124,11 +123,6 @@ class RemoteKernel:
         """Wait until the rank's program may begin, or leave at once."""
         self._heed(self._own_channel.receive())
 
-    def latest_step(self, group: str, wrapper: int) -> int:
-        """How far a wrapper is on the ranks whose calls tell."""
-        step: int = self._own_channel.exchange(LatestStep(group, wrapper)).number
-        return step
-
     # --- as the kernel does -------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
@@ -136,7 +130,7 @@ class RemoteKernel:
         if type(request) is Issue:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack(pending.payload)
-            self._tell(Post(request.handle, request.call, parcel, pending.names))
+            self._tell(Post(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
             self._tell(Tell(request))

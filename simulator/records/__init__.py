@@ -1,1 +1,3 @@
-"""Records that real jobs leave, read to the simulator's own values, and diagnosed. Pure: bytes in, findings out."""
+"""Read the records that real jobs leave into the simulator's own values, and diagnose them. Pure: bytes in, findings
+out.
+"""

@@ -1,4 +1,4 @@
-"""A run log as torchcomms' clogs, version 1, with reductions, roots and splits, which a flight recorder leaves out."""
+"""Write a run log as torchcomms' clogs, version 1. They also have reductions, roots and splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT = {name: short for short, name in SHORT_DTYPES.items()}
 
 
 def log_of(run_log: RunLog, rank: int) -> bytes:
-    """The log of a rank."""
+    """Return the log of a rank."""
     lines = ["V|1|base_timestamp=0.000", f"new_comm|comm={DEFAULT}|rank={rank}|world_size={run_log.world_size}"]
     for group, members in run_log.members.items():
         if group != DEFAULT and rank in members:
@@ -58,7 +58,7 @@ def _signature(call: Call, members: tuple[int, ...]) -> str:
 
 
 def _counts(call: Call, members: tuple[int, ...]) -> list[str]:
-    """Elements sent and received; of lists of tensors, of each."""
+    """Return the elements sent and received; for lists of tensors, the elements of each."""
     signature, row = call.signature, ROWS[call.operation]
     if row.shapes is Shapes.NONE:
         return []

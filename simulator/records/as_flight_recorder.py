@@ -1,4 +1,4 @@
-"""A run log as dumps of torch's flight recorder, of NCCL's shape, version 2.10: what torch's own reader takes."""
+"""Write a run log as dumps of torch's flight recorder, as with NCCL, version 2.10: torch's own reader accepts them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAMES = {
     "all_gather_coalesced": "ALLGATHER_coalesced",
     "monitored_barrier": "barrier",
 }
-"""As NCCL's recorder writes operations, where that is not torch.distributed's name."""
+"""NCCL's recorder names of operations, where they differ from torch.distributed's."""
 _CPP = {name: cpp for cpp, name in CPP_DTYPES.items()}
 _SECOND = 1_000_000_000
 
 
 def dump_of(run_log: RunLog, rank: int) -> bytes:
-    """The dump of a rank, pickled as torch does."""
+    """Return the dump of a rank, pickled as torch does."""
     names = {group: "0" if group == DEFAULT else group for group in run_log.members}
     config = {
         names[group]: {"name": names[group], "desc": _description(group), "ranks": str(list(members))}
@@ -39,7 +39,7 @@ def dump_of(run_log: RunLog, rank: int) -> bytes:
     entries = [
         _entry(number, noted, run_log.members[noted.call.group], names[noted.call.group], counts)
         for number, noted in enumerate(run_log.ranks[rank])
-        if noted.call.peer != ANY_SOURCE  # NCCL has no such receive, and nobody knows whose message it would have been
+        if noted.call.peer != ANY_SOURCE  # NCCL has no such receive, and its sender would be unknown
     ]
     dump = {"version": VERSION, "pg_config": config, "comm_lib_version": "", "pg_status": {}, "entries": entries}
     return pickle.dumps(dump, protocol=2)
@@ -96,7 +96,7 @@ def _operation(call: Call, members: tuple[int, ...]) -> str:
 
 
 def _sizes(call: Call, members: tuple[int, ...]) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """What a rank sends and what it receives, as NCCL's group records them: parts side by side in one tensor."""
+    """Return the sizes that a rank sends and receives, as NCCL records them: all parts in one tensor."""
     shapes, size, row = call.signature.shapes, len(members), ROWS[call.operation]
     if row.shapes is Shapes.NONE or not shapes:
         return (), ()

@@ -1,8 +1,8 @@
-"""The last calls of a job's records as a program: a test that makes the same calls in the same order.
+"""Make a program of the last calls in a job's records: a test that makes the same calls in the same order.
 
-What was complete long ago is left out. A rank issues all its calls and then waits for them in order, as no record says
-where it waited. What a record does not know is made up alike on all ranks (SUM, the first member as the root, no tag),
-and so are sizes that no test has memory for, such that those that differ still do.
+Calls that completed long ago are left out. A rank issues all its calls and then waits for them in order, because no
+record says where it waited. Details that a record lacks get the same default on all ranks: SUM, the first member as the
+root, no tag. Sizes too large for a test are made smaller so that different sizes stay different.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import Diagnosis
 
 KEPT = 20
-"""So many of the last collectives of each group are kept; where a rank has no record, only those not complete."""
+"""How many of the last collectives of each group are kept; if a rank has no record, only the incomplete ones."""
 _MOST_ELEMENTS = 1024
 _NAMES = {
     "monitored_barrier": "barrier",
@@ -30,19 +30,19 @@ _NAMES = {
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""What programs have not, as the nearest that they have."""
+"""Operations that programs do not have, each with the nearest one that they have."""
 
 
 def program_of(diagnosis: Diagnosis, *, folder: str = "") -> Program:
-    """The program of a job. Raises UsageError for a call that no program can make.
+    """Return the program of a job. Raises UsageError for a call that no program can make.
 
-    Each call has the line of the job that made it, of files in `folder` as seen from there.
+    Each call has the line of the job that made it. Paths of files in `folder` become relative to it.
     """
     return _Writing(diagnosis, folder).program()
 
 
 class _Writing:
-    """One program in the making."""
+    """One program while it is built."""
 
     def __init__(self, diagnosis: Diagnosis, folder: str) -> None:
         self._folder = os.path.join(folder, "") if folder else ""
@@ -64,7 +64,7 @@ class _Writing:
         return Program(self._job.world_size, groups, ranks)
 
     def _name(self, group: str) -> str:
-        """A group of all ranks is the default one: a clog calls it otherwise."""
+        """Return the name of a group. A group of all ranks is the default group, which a clog names differently."""
         is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
         return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
 
@@ -81,7 +81,7 @@ class _Writing:
     def _issue(self, call: Call, name: str) -> Issue:
         operation = _NAMES.get(call.operation, call.operation)
         if operation not in IN_PROGRAMS:
-            raise UsageError(f"the records have the call {call.operation!r}, of which no test can be written")
+            raise UsageError(f"the records have the call {call.operation!r}, which a test cannot make")
         row = IN_PROGRAMS[operation]
         members = self._job.members[call.group]
         dtype = None
@@ -99,7 +99,7 @@ class _Writing:
         return Issue(name, operation, group, shapes, dtype, reduction, root, splits, call.peer, call.tag, at)
 
     def _place(self, site: Site) -> str:
-        """The line as a program has it; "" where the record has none."""
+        """Return the line in the form that programs use; "" if the record has none."""
         if not site.path or site.line < 1:
             return ""
         function = f" in {site.function}" if site.function else ""
@@ -125,7 +125,7 @@ class _Writing:
         return (shapes if is_as_it_was else ((count,),)), None
 
     def _count(self, call: Call) -> int:
-        """Its elements; where they are too many, their place among all sizes."""
+        """Return its number of elements; if that is too large, its rank among all sizes."""
         elements = _elements(call)
         return self._elements.index(elements) + 1 if self._elements else elements
 
@@ -135,7 +135,7 @@ def _elements(call: Call) -> int:
 
 
 def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
-    """The first collective of each group that is kept."""
+    """Return the first collective of each group that is kept."""
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for record in job.records.values():
@@ -152,7 +152,7 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
 
 
 def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
-    """The calls of a rank that are kept, in order: of a group whose numbers begin anew, those of the last."""
+    """Yield the kept calls of a rank, in order; if a group's numbers restart, those after the last restart."""
     record = job.records[rank]
     call_log = record.call_log
     first = {number: cuts[record.groups[number]] for number in call_log.lanes}

@@ -1,13 +1,13 @@
-"""torchcomms' clog, version 1: a text log of each rank's calls, with what the flight recorder leaves out.
+"""torchcomms' clog, version 1: a text log of each rank's calls, with more details than the flight recorder.
 
     V|1|base_timestamp=1714234567.890
     new_comm|comm=world|rank=0|world_size=8
     C1|sig|all_reduce|in_count=1024|out_count=1024|dtype=f32|red_op=sum|async_op=f|comm=world
     C1|Q|work_id=1|+0.001
 
-A signature line says what the calls of a number are; each `Q` is one call, `E` its end. Calls captured into a CUDA
-graph (`G..`) are calls, too, made once when the graph was captured; its replays say only that they happened. No line of
-the user's program is in a log, and no shape: a call has a number of elements.
+A signature line describes the calls of a number; each `Q` is one call, `E` its end. Calls captured into a CUDA graph
+(`G..`) count as calls, made once when the graph was captured; lines about replays only say that they happened. A log
+has no lines of the user's program and no shapes: a call has a number of elements.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _UNSIZED = frozenset({"batch_op_issue"})
 
 
 def is_log(data: bytes) -> bool:
-    """True for what begins as a log does, of whatever version."""
+    """Return True if the data begin like a log, of any version."""
     return data.startswith(b"V|") and b"base_timestamp=" in data[:200]
 
 
 def read(data: bytes, source: str) -> RankRecord:
-    """The record in a log; a last line that is cut short is left out. Raises RecordError for what cannot be read."""
+    """Return the record in a log, without a last line that is cut off. Raises RecordError if it cannot be read."""
     lines = [line if line.isprintable() else plain(line) for line in data.decode("utf-8", "replace").splitlines()]
     version = lines[0].split("|")[1]
     if version != "1":
@@ -48,24 +48,24 @@ def read(data: bytes, source: str) -> RankRecord:
 
 
 class _Reading:
-    """One log, line by line."""
+    """Parses one log, line by line."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._ranks: dict[str, tuple[int, int]] = {}
-        """Of each communicator, the own rank in it and its size."""
+        """For each communicator, the own rank in it and its size."""
         self._members: dict[str, tuple[int, ...]] = {}
         self._signatures: dict[str, tuple[str, Signature, int | None]] = {}
-        """Communicator, signature and peer in it, by number."""
+        """Communicator, signature and the peer in the communicator, by number."""
         self._queued: list[str] = []
-        """The number of the signature of each call."""
+        """The signature number of each call."""
         self._running: dict[str, deque[int]] = defaultdict(deque)
         """The calls of each signature that have not ended, the earliest first."""
         self._ended: set[int] = set()
         self._has_ends = False
 
     def take(self, line: str) -> None:
-        """Read a line."""
+        """Parse a line."""
         head, *rest = line.split("|")
         if head == "new_comm":
             fields = _fields(rest)
@@ -77,7 +77,7 @@ class _Reading:
             fields = _fields(rest)
             self._members[fields["child"]] = _numbers(fields["ranks"])
         elif head.startswith("G"):
-            if rest and rest[0].startswith("C"):  # else a replay
+            if rest and rest[0].startswith("C"):  # otherwise a replay
                 self._take_call(rest[0], rest[1:])
         elif head.startswith("C"):
             self._take_call(head, rest)
@@ -107,7 +107,7 @@ class _Reading:
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
         queued = [(*self._signatures[number], self._progress(index)) for index, number in enumerate(self._queued)]
-        queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce what follows them
+        queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce the call after them
         groups = numbered(group for group, *_ in queued)
         steps = []
         for group, signature, peer, progress in queued:
@@ -125,8 +125,8 @@ class _Reading:
         rank = of_world[0] if of_world else rank_in(self._source)
         if rank is None:
             raise RecordError(
-                "a clog that does not say its rank (it has no new_comm line), and its name does not either: "
-                'let the name end in the rank, as "rank_3" does'
+                "neither the clog (it has no new_comm line) nor its file name says its rank: "
+                'rename the file to end in the rank, such as "rank_3"'
             )
         return rank
 
@@ -145,14 +145,14 @@ class _Reading:
         return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
     def _splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of an exchange of equal parts the log has only how many elements they are together."""
+        """Return the splits. For an exchange of equal parts the log only has their total number of elements."""
         if "in_splits" in fields:
             return _numbers(fields["in_splits"]), _numbers(fields["out_splits"])
         size = self._ranks[fields["comm"]][1]
         return (int(fields["in_count"]) // size,) * size, (int(fields["out_count"]) // size,) * size
 
     def _global(self, fields: dict[str, str], name: str) -> int | None:
-        """A rank within the communicator as a global one."""
+        """Return a rank of the communicator as a global one."""
         if name not in fields:
             return None
         rank, members = int(fields[name]), self._members.get(fields["comm"], ())

@@ -1,11 +1,11 @@
-"""The entries of a flight recorder's dump as a call log.
+"""Read the entries of a flight recorder's dump into a call log.
 
-Reading an entry takes longer than unpickling it, and most ranks of a job have the same ones but for times. So their
-fields are first compared as they are, in C, with those of dumps that were read before: what is equal is not read again.
+Parsing an entry takes longer than unpickling it, and most ranks of a job have the same entries except for times. So the
+raw fields are first compared, in C, with those of earlier dumps, and equal ones are not parsed again.
 
-Numbers: `collective_seq_id` counts the collectives of a group from 1 on, on each rank; the calls of a coalesced group
-share one, and the recorder closes it with an entry "coalesced". Of messages only the order is kept here: sends and
-receives meet by their ranks, in order.
+Numbers: `collective_seq_id` counts the collectives of a group from 1, on each rank. The calls of a coalesced group
+share one number, and the recorder closes the group with an entry "coalesced". Messages have only their order: the sends
+and receives of two ranks are matched in order.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ddpsim.simulator.records.record_texts import lines_of, plain
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
-"""Operations of which every rank has the output, and not every rank an input."""
+"""Operations with an output on every rank, but an input only on some."""
 _KEPT = 16
-"""So many dumps are kept to compare others with."""
+"""How many dumps are kept for comparison."""
 _MOST_ENTRIES = 2**22
 _MOST_FRAMES = 256
 _MOST_NUMBERS = 2**24
-"""Of all sizes in a dump: a few bytes of a pickle can name one list again and again."""
+"""The most sizes in a dump: a few bytes of a pickle can refer to one list again and again."""
 COMPARED = (
     "record_id",
     "collective_seq_id",
@@ -48,7 +48,7 @@ COMPARED = (
     "retired",
     "is_p2p",
 )
-"""All fields that say what was called; besides there are the process group, the stack, and times."""
+"""All fields that describe the call; an entry also has the process group, the stack, and times."""
 
 _DEFAULT = "default_pg"
 _WITHOUT_DESCRIPTION = ("", "undefined")
@@ -71,44 +71,44 @@ class _Entry(msgspec.Struct):
 
 
 class ReadEntries(NamedTuple):
-    """What the entries of a dump come to."""
+    """The parsed entries of a dump."""
 
     call_log: CallLog
     groups: tuple[str, ...]
-    """Those of the call log, by their numbers."""
+    """The groups of the call log, by number."""
     sites: tuple[tuple[Site, Site | None], ...]
-    """The line of each step, and the one in another file behind it; () where there are no stacks."""
+    """For each step its line, and the calling line in another file; () if there are no stacks."""
     lost: int
-    """How many came before the first."""
+    """The number of calls before the first."""
     gaps: int
-    """How many operations were counted and not recorded."""
+    """The number of operations that were counted and not recorded."""
     own: tuple[int, int] | None
-    """The number of a group and the rank in it that messages name as their own."""
+    """The number of a group, and the own rank in it according to the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A dump that was read before."""
+    """A dump that was parsed before."""
 
     rows: Sequence[Any]
     pattern: Sequence[int]
     """The number of each entry's group."""
     found: ReadEntries
     places: tuple[int, ...]
-    """The index of the entry of each step, as the dump has them."""
+    """For each step the index of its entry in the dump."""
 
 
 class EntriesReader:
-    """Reads the entries of dumps of one job, one dump after another."""
+    """Parses the entries of the dumps of one job, one dump after another."""
 
     def __init__(self) -> None:
         self._known: list[_Known] = []
-        """The last one that was equal to another stands last."""
+        """The most recently matched dump is last."""
         self._signatures: dict[Any, Signature] = {}
         self._steps: dict[Step, Step] = {}
 
     def read(self, entries: Any) -> ReadEntries:
-        """Read them. Raises RecordError for what no recorder writes."""
+        """Parse the entries. Raises RecordError for contents that no recorder writes."""
         if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
             what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
             raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
@@ -142,14 +142,14 @@ class EntriesReader:
 
 @lru_cache(maxsize=4096)
 def label(name: str, description: str) -> str:
-    """What a group is called here."""
-    if description == _DEFAULT or not (name or description):  # gloo has no name for it
+    """Return the name of a group in the call log."""
+    if description == _DEFAULT or not (name or description):  # gloo gives it no name
         return DEFAULT
     return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
 
 
 def rows_of(entries: Sequence[Any]) -> list[Any] | None:
-    """The compared fields of each entry; None where some entry lacks one, as those of older versions do."""
+    """Return the compared fields of each entry; None if an entry lacks one, as in older versions."""
     try:
         return list(map(itemgetter(*COMPARED), entries))
     except (KeyError, TypeError):
@@ -157,7 +157,7 @@ def rows_of(entries: Sequence[Any]) -> list[Any] | None:
 
 
 def _grouped(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None:
-    """The names of the groups, and the number of each entry's; None for what is to be refused."""
+    """Return the names of the groups, and the group number of each entry; None for invalid entries."""
     try:
         column = list(map(tuple, map(itemgetter("process_group"), entries)))
         if any(list(map(type, name)) != [str, str] for name in set(column)):
@@ -192,7 +192,7 @@ def _check_numbers(entries: Sequence[Any]) -> None:
 
 
 def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
-    """The lines of each step. A stack is looked at once: recorders write equal ones as the same frames."""
+    """Return the lines of each step. Each stack is examined once: recorders share the frames of equal stacks."""
     stacks = stacks_of(entries)
     if not any(stacks):
         return ()
@@ -202,7 +202,7 @@ def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, S
 
 
 def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
-    """The frames of each entry; of what is no list, none."""
+    """Return the frames of each entry; none for an invalid one."""
     stacks = [entry.get("frames", ()) for entry in entries]
     if set(map(type, stacks)) <= {list, tuple} and max(map(len, stacks), default=0) <= _MOST_FRAMES:
         return stacks
@@ -210,14 +210,14 @@ def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 class _Batches:
-    """The entries of a dump, of which some belong together."""
+    """The entries of a dump, in batches of entries that belong together."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
         self._entries = entries
         self._messages: Counter[int] = Counter()
 
     def steps(self, names: Mapping[str, int], signatures: dict[Any, Signature]) -> Iterator[tuple[int, Step]]:
-        """Each step, with the index of its first entry."""
+        """Yield each step, with the index of its first entry."""
         index, entries = 0, self._entries
         while index < len(entries):
             count = self._length(index)
@@ -235,10 +235,10 @@ class _Batches:
             index += count
 
     def _length(self, index: int) -> int:
-        """How many entries from `index` on are one coalesced group, its closing entry included; 1 for none."""
+        """Return how many entries from `index` form one coalesced group, with its closing entry; 1 if none."""
         entries = self._entries
         first = entries[index]
-        if index + 1 == len(entries) or not _is_together(first, entries[index + 1]):  # nearly always
+        if index + 1 == len(entries) or not _is_together(first, entries[index + 1]):  # the usual case
             return 1
         end = index + 1
         while end < len(entries) and _is_together(first, entries[end]):
@@ -247,7 +247,7 @@ class _Batches:
 
 
 def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], _Entry]]:
-    """The calls of a batch: the place of each in it, its entries, and the one that says how far it has come."""
+    """Yield the calls of a batch: each one's place in it, its entries, and the entry with its progress."""
     messages = [(place, entry) for place, entry in enumerate(batch) if _MESSAGE.match(entry.profiling_name)]
     if messages:
         yield from ((place, [entry], entry) for place, entry in messages)
@@ -259,7 +259,7 @@ def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], 
 
 
 def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) -> Signature:
-    """What must agree across ranks; equal ones are one object, so that comparing them is cheap."""
+    """Return what must match on all ranks. Equal signatures are one object, so that comparing them is fast."""
     key: tuple[Any, ...] = _key(entries[0]) if len(entries) == 1 else tuple(map(_key, entries))
     if key not in known:
         known[key] = _signature(entries)
@@ -298,7 +298,7 @@ def _is_closing(entry: _Entry) -> bool:
 
 
 def _is_together(first: _Entry, other: _Entry) -> bool:
-    """True if two entries belong to one coalesced group."""
+    """Return True if two entries belong to one coalesced group."""
     is_same = (
         first.p2p_seq_id == other.p2p_seq_id
         if first.is_p2p
@@ -313,7 +313,7 @@ def _is_together(first: _Entry, other: _Entry) -> bool:
 
 
 def _with_progress(steps: list[Step]) -> list[Step]:
-    """What was retired and had a later call of its group behind it was complete: a time-out would have raised."""
+    """Mark retired calls as complete if a later call of the group follows: a time-out would have raised."""
     if all(step.progress is not CallProgress.UNKNOWN for step in steps):
         return steps
     later: set[int] = set()
@@ -332,7 +332,7 @@ def _progress(entry: _Entry) -> CallProgress:
 
 
 def _gaps(entries: Sequence[_Entry]) -> int:
-    """How many operations were counted and not recorded."""
+    """Return the number of operations that were counted and not recorded."""
     last: dict[tuple[str, str], int] = {}
     gaps = 0
     for entry in entries:

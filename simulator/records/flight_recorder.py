@@ -1,8 +1,8 @@
-"""torch's flight recorder: dumps of versions 2.x, as pickle or JSON, of NCCL, gloo and backends like them.
+"""Read dumps of torch's flight recorder, versions 2.x, as pickle or JSON, of NCCL, gloo and similar backends.
 
-A dump says what each call was, to which group, with which sizes and dtypes, and how far it had come; not its reduction
-and not its root. gloo's says nothing of the members of a group, records no message between two ranks, and calls what
-has timed out "retired", as it does what is complete. What the entries are is told in `entries.py`.
+A dump describes each call: its operation, group, sizes, dtypes and progress, but not its reduction or root. gloo's dump
+lacks the members of groups and all messages between two ranks. It also calls both completed and timed-out calls
+"retired". `entries.py` reads the entries.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Dump(msgspec.Struct):
 
 
 def is_dump(value: Any) -> bool:
-    """True for what looks like a dump, of whatever version."""
+    """Return True if the value looks like a dump, of any version."""
     return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
 def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
-    """The record in a dump, unpickled or parsed; `found_in` says what its entries come to.
+    """Return the record in a dump, unpickled or parsed; `found_in` parses its entries.
 
-    Raises RecordError for one that is damaged, or of another version.
+    Raises RecordError for a damaged dump, or an unknown version.
     """
     is_known = _is_known_version(value)
     try:
@@ -53,7 +53,7 @@ def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None 
         if is_known:
             raise
         version = value["version"]
-        raise RecordError(f"a dump of version {version}, which is not known and not like 2.10: {error}") from error
+        raise RecordError(f"a dump of the unknown version {version}, which differs from 2.10: {error}") from error
     return record if is_known else replace(record, is_known=False)
 
 
@@ -65,7 +65,7 @@ def _converted(value: Any) -> _Dump:
 
 
 def without_half_an_entry(value: dict[str, Any]) -> dict[str, Any]:
-    """A dump that was cut short without its last entry, if that lacks what others have."""
+    """Return a cut-off dump without its last entry, if that is incomplete."""
     entries = value.get("entries")
     if not isinstance(entries, list) or not entries:
         return value
@@ -75,7 +75,7 @@ def without_half_an_entry(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_known_version(value: dict[str, Any]) -> bool:
-    """Whether fields mean what they mean here: a later one that begins with 2 has more of them at most."""
+    """Return whether the fields have the known meaning: later versions that begin with 2 may only add fields."""
     version = value.get("version")
     if not isinstance(version, str) or not re.fullmatch(r"\d{1,4}[.]\d{1,4}", version):
         raise RecordError(
@@ -93,8 +93,8 @@ def _record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) ->
     rank = rank_in(source) if rank is None else rank
     if rank is None:
         raise RecordError(
-            "a flight recorder's dump that does not say its rank, and its name does not either: "
-            'let the name end in the rank, as "rank_3" does'
+            "neither the flight recorder's dump nor its file name says its rank: "
+            'rename the file to end in the rank, such as "rank_3"'
         )
     return RankRecord(
         rank=rank,
@@ -112,7 +112,7 @@ def _record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) ->
 
 
 def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]) -> int | None:
-    """The rank that its sends and receives name as its own, as a global one; None without members to know that by."""
+    """Return the global rank that its messages name as the own one; None if members are unknown."""
     if found.own is None:
         return None
     group, own = found.own
@@ -121,7 +121,7 @@ def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]
 
 
 def _ranks(group: _Group) -> tuple[int, ...]:
-    """The members as a dump says them: a list, or a list written as a text."""
+    """Return the members in a dump: a list, or a list written as text."""
     ranks = _listed(group.ranks) if isinstance(group.ranks, str) else group.ranks
     if any(rank < 0 for rank in ranks):
         raise RecordError(f"a flight recorder's dump with a rank below 0 among the members of a group, {min(ranks)}")
@@ -136,7 +136,7 @@ def _listed(text: str) -> tuple[int, ...]:
 
 
 def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> int | None:
-    """The rank that NCCL's communicator of all ranks says it is; None if none says."""
+    """Return the rank according to NCCL's communicator of all ranks; None if there is none."""
     size = len(members.get("default", ()))
     for communicator in state.values() if isinstance(state, dict) else ():
         if isinstance(communicator, dict) and size and str(communicator.get("nranks")) == str(size):
@@ -147,6 +147,6 @@ def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> i
 
 
 def _is_in_one_group(dump: _Dump) -> bool:
-    """On gloo each new group of a rank takes the place of the one before, without members: only the first has them."""
+    """Return True for gloo, where each new group of a rank replaces the one before, and only the first has members."""
     own = dump.pg_config.get("")
     return own is not None and len(dump.pg_config) == 1 and len(_ranks(own)) > 0

@@ -1,7 +1,7 @@
-"""The calls of records as a trace: an order in which they can have happened. Clocks differ, so none is asked.
+"""Convert recorded calls into a trace: one order in which they can have happened, without comparing clocks.
 
-A rank goes on once the calls that it made before have met; where all wait for such, as calls that were not waited for
-make possible, all make one more.
+A rank continues once its earlier calls have matched. Calls that are not waited for may make all ranks wait in this
+model; then each rank makes one more call.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MOST_CALLS = 100_000
 _LEAST_OF_RANK = 50
 
 _Key = tuple[str, int, int, int]
-"""Group and number, or of a message group, source, destination and its number between them."""
+"""Group and number; for a message: group, source, destination and its number among their messages."""
 
 
 def history(job: Job, waiting: Sequence[Waiting], open_calls: Sequence[Call]) -> Trace:
-    """The last calls of every rank, and who waits in the end; `open_calls` have not met what they wait for."""
-    # A window of the last ones: what went wrong stands at the end.
+    """Return a trace of the last calls of each rank, and the waiting ranks; `open_calls` have not matched."""
+    # Only the last calls: the failure is at the end.
     kept = max(_LEAST_OF_RANK, _MOST_CALLS // max(len(job.records), 1))
     calls = {rank: [each.call for each in record.calls[-kept:]] for rank, record in job.records.items()}
     events = list(_events(calls, {id(call) for call in open_calls}))

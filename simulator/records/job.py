@@ -1,4 +1,4 @@
-"""The records of a job: of each rank one, and what they say together of its groups."""
+"""The records of a job: one per rank, and the groups that they describe together."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ class Job:
 
     world_size: int
     records: Mapping[int, RankRecord]
-    """By rank; of some there may be none."""
+    """The records by rank; some ranks may have none."""
     members: Mapping[str, tuple[int, ...]]
     """The global ranks of every group, in group-rank order."""
     guessed: tuple[str, ...] = ()
-    """Groups whose members no record says: taken to be those that called with them."""
+    """Groups without recorded members; the ranks that called with a group count as its members."""
     may_belong: tuple[int, ...] = ()
-    """The ranks that may be members of those besides."""
+    """The ranks that may also be members of those groups."""
 
     @property
     def unrecorded(self) -> tuple[int, ...]:
-        """The ranks without a record."""
+        """Return the ranks without a record."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.records)
 
     @property
     def cut(self) -> tuple[int, ...]:
-        """The ranks whose record is cut short."""
+        """Return the ranks whose record is cut off."""
         return tuple(rank for rank, record in self.records.items() if record.is_cut)
 
 
 def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
-    """The job that has left these records. `world_size` where somebody says it; else what the records know of it.
+    """Return the job that has left these records. `world_size` is what the user gave; otherwise the records determine
+    it.
 
-    Raises RecordError for records that are not those of one job, or not enough to say anything.
+    Raises RecordError if the records are of several jobs, or too few for a diagnosis.
     """
     by_rank: dict[int, RankRecord] = {}
     for record in sorted(records, key=lambda each: (each.rank, each.source)):
         if record.rank in by_rank:
             raise RecordError(
                 f"found two records of rank {record.rank}, {by_rank[record.rank].source} and {record.source}, expected "
-                "one of each rank: leave out those of another run, or of before a restart"
+                "one of each rank: leave out those of another run, or from before a restart"
             )
         by_rank[record.rank] = record
     size = _world_size(by_rank, world_size)
@@ -93,7 +94,7 @@ def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
     if len(records) < 2 <= size or size < 2:
         raise RecordError(
             f"found the record of {rank_list(records)} only, expected those of two ranks or more: "
-            "what ranks did to each other shows when they are compared"
+            "a diagnosis compares ranks"
         )
 
 

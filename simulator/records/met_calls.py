@@ -1,9 +1,9 @@
-"""Where the collectives and messages of records met: the first that do not agree, those that some rank did not reach,
-and those that all ranks reached and that did not complete.
+"""Match recorded collectives and messages, and find the first mismatch, the calls that some rank did not reach, and
+those that all ranks reached and that did not complete.
 
-The calls of a group meet by the numbers that the records give them. Where the ring of a rank has lost its beginning,
-what came before its first call was complete, or it would not have gone on; so a group is compared from there on.
-Ranks that made the same calls are compared once; each for itself is looked at only where calls differ or are open.
+The calls of a group are matched by their numbers in the records. If a rank's ring has lost its beginning, the lost
+calls were complete, or the rank would not have continued; so a group is compared from there. Ranks with equal calls are
+compared once. They are examined one by one only where calls differ or are open.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from ddpsim.simulator.records.rank_record import CallProgress, Lane, RankRecord,
 from ddpsim.simulator.verdict import Code
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
-"""Operations that may complete on one rank before another has come."""
+"""Operations that may complete on one rank before another reaches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Calls that met and do not agree."""
+    """Calls that were matched and do not agree."""
 
     calls: tuple[Call, ...]
     code: Code
     is_full: bool
-    """Every member of the group is among them."""
+    """True if every member of the group is among them."""
 
 
 @dataclass(slots=True)
 class MetCollectives:
-    """What became of the collectives of a job."""
+    """The results for the collectives of a job."""
 
     clashes: list[Clash] = field(default_factory=list)
-    """Of each group the first."""
+    """The first of each group."""
     open_slots: list[OpenSlot] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
-    """Everybody came, and they did not complete; by group, then in order."""
+    """Reached by all members, and not complete; by group, then in order."""
     without_record: list[tuple[Call, ...]] = field(default_factory=list)
-    """As these, but that there is no record of some members, or none that reaches so far."""
+    """The same, but some members have no record, or none that goes so far."""
     compared_from: dict[str, int] = field(default_factory=dict)
-    """The first number that was compared, of groups of which some ring has lost the beginning."""
+    """The first number that was compared, for groups whose beginning a ring has lost."""
     stale: set[int] = field(default_factory=set)
-    """Ranks whose record lacks calls that others say are complete, so that it was written earlier."""
+    """Ranks whose record lacks calls that other records show as complete, so it was written earlier."""
     count: int = 0
-    """How many were compared."""
+    """The number of collectives that were compared."""
 
 
 def met_collectives(job: Job) -> MetCollectives:
@@ -69,7 +69,7 @@ class _Own(NamedTuple):
 
 
 def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
-    """Those of each group, by rank."""
+    """Return the calls of each group, by rank."""
     groups: dict[str, dict[int, _Own]] = {}
     for rank, record in job.records.items():
         for number, lane in record.call_log.lanes.items():
@@ -78,7 +78,7 @@ def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
 
 
 class _Alike(NamedTuple):
-    """Ranks that made the same calls in a group, as one of them made them."""
+    """Ranks with equal calls in a group, and the calls of one of them."""
 
     steps: Sequence[Step]
     lane: Lane
@@ -86,7 +86,7 @@ class _Alike(NamedTuple):
 
 
 class _Group:
-    """The collectives of one group."""
+    """Compares the collectives of one group."""
 
     def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: MetCollectives) -> None:
         self._group = group
@@ -95,14 +95,14 @@ class _Group:
         members = job.members[group]
         is_guessed = group in job.guessed
         self._others = tuple(rank for rank in job.may_belong if is_guessed and rank not in members)
-        """The ranks that may have been missing, in a group whose members no record says."""
+        """The ranks that may be missing, in a group without recorded members."""
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}
         self._recorded = tuple(rank for rank in members if rank in job.records and rank not in unknown)
         self._alike = _alike({rank: by_rank[rank] for rank in self._recorded if rank in by_rank})
         self._silent = frozenset(silent) - unknown
         self._stale = {rank for rank in self._recorded if job.records[rank].is_cut}
-        """Ranks whose record was written before others went on, or is cut: they may have come to more."""
+        """Ranks whose record was written earlier than others, or is cut off: they may have made more calls."""
         self._without = tuple(rank for rank in members if rank not in job.records)
 
     def compare(self) -> None:
@@ -124,13 +124,13 @@ class _Group:
                 is_after_open = self._stall(steps, number)
 
     def _somebody_misses(self, number: int) -> bool:
-        """A rank of which there is a record did not come, and its record was not written earlier."""
+        """Return True if a rank with a record did not reach the call, and its record was not written earlier."""
         if self._silent - self._stale:
             return True
         return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)
 
     def _present(self, number: int) -> list[RecordedCall]:
-        """The calls with a number, in the order of the group's ranks."""
+        """Return the calls with a number, in the order of the group's ranks."""
         here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
         return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
 
@@ -147,7 +147,7 @@ class _Group:
         return True
 
     def _miss(self, number: int) -> None:
-        """Somebody of whom there is a record did not come. What a rank says is complete is open no more for it."""
+        """Record a call that a rank with a record did not reach. It is not open for ranks that have completed it."""
         present = self._present(number)
         waiting = tuple(each.call for each in present if each.progress is not CallProgress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
@@ -160,7 +160,7 @@ class _Group:
             self._found.open_slots.append(OpenSlot(waiting, missing))
 
     def _stall(self, steps: Sequence[Step], number: int) -> bool:
-        """Everybody came, and nobody says that it is complete; of the calls of a group the first such counts."""
+        """Record a call that all reached and no record shows as complete; for each group only the first counts."""
         if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False
         calls = tuple(each.call for each in self._present(number))
@@ -173,7 +173,7 @@ class _Group:
 
 
 def _alike(by_rank: Mapping[int, _Own]) -> tuple[_Alike, ...]:
-    """Ranks that share a call log made the same calls in a group that has the same number there."""
+    """Return sets of ranks that share a call log, where the group has the same number."""
     ranks: dict[int, list[int]] = {}
     lanes: dict[int, _Own] = {}
     for rank, own in by_rank.items():
@@ -187,15 +187,15 @@ def _alike(by_rank: Mapping[int, _Own]) -> tuple[_Alike, ...]:
 
 @dataclass(slots=True)
 class MetMessages:
-    """What became of the messages of a job."""
+    """The results for the messages of a job."""
 
     clashes: list[tuple[Call, Call, Code]] = field(default_factory=list)
-    """A send and its receive; between two ranks of a group the first."""
+    """A send and its receive; the first for two ranks of a group."""
     open_slots: list[OpenSlot] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
-    """Messages that met and did not complete; between two ranks of a group the first."""
+    """Messages that were matched and did not complete; the first for two ranks of a group."""
     count: int = 0
-    """How many were compared."""
+    """The number of messages that were compared."""
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ def met_messages(job: Job) -> MetMessages:
 
 
 def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
-    """A receive from whoever sends: which message it took no record says, so only one that is open tells something."""
+    """Add a receive from any source if it is open: no record says which message it took."""
     if receive.progress is CallProgress.UNFINISHED:
         others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
         found.open_slots.append(OpenSlot((receive.call,), others, any_suffices=True))
@@ -234,7 +234,7 @@ def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
 def _pair(job: Job, source: int, destination: int, channel: _Channel, found: MetMessages) -> None:
     sends, receives = channel.sends, channel.receives
     if any(rank not in job.records or job.records[rank].lost for rank in (source, destination)):
-        sends, receives = _not_complete(sends), _not_complete(receives)  # how many came before nobody knows
+        sends, receives = _not_complete(sends), _not_complete(receives)  # the number of earlier messages is unknown
     for send, receive in zip(sends, receives, strict=False):
         found.count += 1
         code = pair_disagreement(send.call, receive.call)

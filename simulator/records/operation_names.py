@@ -1,4 +1,4 @@
-"""Names that recorders give to operations and dtypes, in torch.distributed's spelling, which is ours."""
+"""Recorders' names for operations and dtypes, with torch.distributed's names, which ddpsim uses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CPP_DTYPES = {
     "Float8_e4m3fn": "float8_e4m3fn",
     "Float8_e5m2": "float8_e5m2",
 }
-"""As torch's flight recorder writes them."""
+"""Names in torch's flight recorder."""
 
 SHORT_DTYPES = {
     "f32": "float32",
@@ -50,4 +50,4 @@ SHORT_DTYPES = {
     "fp8e4m3": "float8_e4m3fn",
     "fp8e5m2": "float8_e5m2",
 }
-"""As clog writes them."""
+"""Names in clogs."""

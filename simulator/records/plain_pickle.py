@@ -1,8 +1,8 @@
-"""Pickles of plain values: dicts, lists, tuples, texts and numbers. Whatever else is in one is refused, and never run.
+"""Unpickle plain values only: dicts, lists, tuples, texts and numbers. Anything else is refused, and never run.
 
-A pickle is a program. What it can do beyond building plain containers begins with an import, and every import is
-refused here, so there is nothing that it could call. What is left is memory: a pickle of ten bytes can ask for
-gigabytes, so it is read under a limit of what the process may take (where the platform has one).
+A pickle is a program. To do more than build plain containers, it has to import something first, and every import is
+refused here. So it can call nothing. Memory remains: a pickle of ten bytes can ask for gigabytes, so it is read under a
+memory limit (where the platform has one).
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_texts import plain
 
 _ROOM_PER_BYTE = 64
-"""A plain value of Python's takes at most so many times what it takes in a pickle."""
+"""A plain Python value needs at most this many times its pickled size."""
 _ROOM = 2**28
 _BUFFER = 2**20
 _MOST_BYTES = 2**24
-"""Of a pickle that is worth it: opcodes are followed in Python."""
+"""The largest cut-off pickle that is repaired, because opcodes are followed in Python."""
 _MARK, _LIST, _DICT = "mark", "list", "dict"
 _POP, _POP_MARK, _APPENDS, _SETITEMS, _STOP = b"0", b"1", b"e", b"u", b"."
 
 
 class CutShortError(RecordError):
-    """A pickle that ends before it is whole."""
+    """A pickle that ends too early."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds plain containers, and refuses the rest."""
+    """Builds plain containers, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse an import."""
         raise RecordError(
-            f"a pickle that wants to import {plain(module)}.{plain(name)}, expected plain values; nothing of it was run"
+            f"a pickle that tries to import {plain(module)}.{plain(name)}, expected plain values; nothing was run"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:
-        """Refuse what lies outside the pickle."""
+        """Refuse a reference to a value outside the pickle."""
         raise RecordError("a pickle that refers to something outside, expected plain values")
 
 
 def loads(data: bytes) -> Any:
-    """The plain value in a pickle. Raises RecordError for one that is damaged, cut short, or wants more than that."""
+    """Return the plain value in a pickle. Raises RecordError for one that is damaged, cut off, or not plain."""
     with _bounded_memory(_ROOM + _ROOM_PER_BYTE * len(data)):
         try:
-            # Buffered, as else each number and text of it is a call of a method in Python.
+            # Buffered: otherwise each number and text in it costs a call of a Python method.
             return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), _BUFFER)).load()
         except RecordError:
             raise
         except MemoryError as error:
-            raise RecordError(f"a pickle of {len(data)} bytes that wants more memory than it can need") from error
-        except Exception as error:  # what a damaged pickle raises is anything
+            raise RecordError(f"a pickle of {len(data)} bytes that asks for more memory than it can need") from error
+        except Exception as error:  # a damaged pickle can raise anything
             why = plain(str(error)) or type(error).__name__
             if isinstance(error, EOFError) or "truncated" in why or "exhausted" in why:
                 raise CutShortError(f"a pickle that is cut short ({why})") from error
@@ -64,7 +64,7 @@ def loads(data: bytes) -> Any:
 
 @contextmanager
 def _bounded_memory(more: int) -> Iterator[None]:
-    """Let the process take so many bytes more than it has, where that can be limited (on Linux)."""
+    """Limit the process to `more` bytes of memory above what it has, where that is possible (on Linux)."""
     taken = _address_space()
     if taken is None:
         yield
@@ -83,7 +83,7 @@ def _bounded_memory(more: int) -> Iterator[None]:
 
 
 def _address_space() -> int | None:
-    """The bytes of address space that the process has taken; None where nobody says."""
+    """Return the bytes of address space that the process uses; None if the system does not say."""
     try:
         import resource
 
@@ -95,12 +95,12 @@ def _address_space() -> int | None:
 
 # --- a pickle that is cut short --------------------------------------------------------------------------------------
 #
-# A pickle is a program for a stack. Its opcodes up to the cut are followed without doing them, to know what lies on the
-# stack then; what is half made is taken off it again, and the outer dict and the list in it are closed.
+# A pickle is a program for a stack machine. Its opcodes up to the cut are followed without executing them, to know the
+# stack at the cut. Incomplete values are popped, and the outer dict and its list are closed.
 
 
 def closed(data: bytes) -> bytes | None:
-    """The pickle of a dict, cut short, as one that is whole; None where there is nothing to be saved."""
+    """Return a complete pickle made from a cut-off pickle of a dict; None if nothing can be saved."""
     if len(data) > _MOST_BYTES:
         return None
     stack, end = _followed(data)
@@ -111,7 +111,7 @@ def closed(data: bytes) -> bytes | None:
 
 
 def _followed(data: bytes) -> tuple[list[str], int]:
-    """What is on the stack after the last whole opcode, and where that ends; nothing for a pickle that is not cut."""
+    """Return the stack after the last complete opcode, and where that ends; nothing if the pickle is complete."""
     stack: list[str] = []
     file, end = io.BytesIO(data), 0
     try:
@@ -119,13 +119,13 @@ def _followed(data: bytes) -> tuple[list[str], int]:
             if opcode.name == "STOP" or not _is_done(stack, opcode):
                 return [], 0
             end = file.tell()
-    except Exception:  # what is cut or damaged raises anything
+    except Exception:  # cut-off or damaged data can raise anything
         pass
     return stack, end
 
 
 def _is_done(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
-    """Do an opcode on the stack; False for one that finds too little there."""
+    """Apply an opcode to the stack; return False if the stack is too short."""
     before = [each.name for each in opcode.stack_before]
     if opcode.name == "MEMOIZE":
         return True
@@ -141,14 +141,14 @@ def _is_done(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
 
 
 def _closing(stack: list[str]) -> bytes | None:
-    """The opcodes that leave the outer dict only, with what is whole in the list that was being made."""
+    """Return the opcodes that leave only the outer dict, with the complete entries of its unfinished list."""
     marks = [index for index, each in enumerate(stack) if each == _MARK]
     if not marks or marks[0] != 1:
         return None
     closing, left = b"", len(stack)
     if len(marks) > 1:
         is_list = stack[marks[1] - 1] == _LIST
-        closing = _POP_MARK * len(marks[2:])  # what is half made in an entry
+        closing = _POP_MARK * len(marks[2:])  # the incomplete parts of an entry
         closing += (_POP * (len(marks) > 2) + _APPENDS) if is_list else _POP_MARK + _POP
         left = marks[1] - (not is_list)
     return closing + _POP * (left % 2) + _SETITEMS

@@ -1,7 +1,7 @@
-"""What a rank's record says, whatever form it came in: the calls that it made, as the simulator's own values.
+"""The record of one rank in the simulator's own values, independent of its file format.
 
-Most ranks of a job do the same, and records are long. So what a rank made stands apart from whose it is, as a `CallLog`
-that ranks which did the same share; calls are made of it where somebody looks at them.
+Most ranks of a job make the same calls, and records are long. So the calls are in a `CallLog` without the rank, which
+ranks with equal calls share. Call objects are made only when they are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT = "default"
 
 
 class RecordError(UsageError):
-    """A file that is no record that can be read; the text says what was found, and what was expected."""
+    """A file that cannot be read as a record; the text says what was found, and what was expected."""
 
 
 class CallProgress(Enum):
@@ -37,29 +37,29 @@ class RecordedCall(NamedTuple):
     """A call that a rank made."""
 
     call: Call
-    """Collectives are numbered as the record numbers them, from 0 on; messages in the order in which they stand."""
+    """Collectives have the record's numbers, from 0; messages are numbered in the order of the record."""
     progress: CallProgress
 
 
 class Step(NamedTuple):
-    """A call, without whose it is and what its group is called."""
+    """A call without its rank and its group's name."""
 
     group: int
-    """The number of its group, among those that the record has calls of."""
+    """The number of its group among the groups with recorded calls."""
     sequence: int
     signature: Signature
     progress: CallProgress
     peer: int | None = None
-    """The other rank of a message, in the group."""
+    """The other rank of a message, as a rank in the group."""
 
     @property
     def is_collective(self) -> bool:
-        """True for what all members of the group are to make."""
+        """Return True for a call that all members of the group have to make."""
         return self.signature.operation not in POINT_TO_POINT
 
 
 class Lane(NamedTuple):
-    """The collectives of one group in a call log. Numbers that begin anew are of a new group: the last one counts."""
+    """The collectives of one group in a call log. Restarted numbers mean a new group; only the last one counts."""
 
     first: int
     """The smallest number."""
@@ -72,7 +72,7 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallLog:
-    """What a rank called, in order. Compared by identity: ranks that did the same share it."""
+    """The calls of a rank, in order. Compared by identity, because ranks with equal calls share it."""
 
     steps: tuple[Step, ...]
 
@@ -104,12 +104,12 @@ class CallLog:
 
     @cached_property
     def progress(self) -> frozenset[CallProgress]:
-        """All that is said of a call."""
+        """All values of progress that occur."""
         return frozenset(step.progress for step in self.steps)
 
     @cached_property
     def unfinished(self) -> tuple[int, ...]:
-        """The indices of collectives that the record says are not complete."""
+        """The indices of collectives that are not complete according to the record."""
         steps = enumerate(self.steps)
         return tuple(index for index, step in steps if step.progress is CallProgress.UNFINISHED and step.is_collective)
 
@@ -122,54 +122,54 @@ class RankRecord:
     source: str
     """The file it was read from."""
     form: str
-    """Such as "flight recorder 2.10"."""
+    """The format, such as "flight recorder 2.10"."""
     call_log: CallLog
     groups: tuple[str, ...]
     """The names of the groups of the call log, by their numbers."""
     sites: tuple[tuple[Site, Site | None], ...] = ()
-    """The line of each step, and the one in another file that it was called from; () where the record has none."""
+    """For each step its line, and the calling line in another file; () if the record has no lines."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The global ranks of the groups that the record describes, in group-rank order."""
     lost: int = 0
-    """How many calls came before the first that the record still has."""
+    """The number of calls before the first that the record still has."""
     not_recorded: int = 0
-    """How many calls the rank made meanwhile that the recorder does not record: messages, on gloo."""
+    """The number of calls that the recorder counted without recording them: messages, on gloo."""
     is_in_one_group: bool = False
-    """The record shows that the rank is in no group but the default one."""
+    """True if the record shows that the rank is in no group but the default one."""
     lacks: tuple[str, ...] = ()
-    """What a record of this form has not, so that it is not compared: "reduction", "root", "splits"."""
+    """Details that this format lacks, so that they are not compared: "reduction", "root", "splits"."""
     is_known: bool = True
-    """False for a version that nobody here knows, read as the one that is known."""
+    """False for an unknown version, which was read like the known one."""
     is_cut: bool = False
-    """The file ends before its record does: what is left of it was read."""
+    """True if the file ends too early; the part before that was read."""
 
     @cached_property
     def calls(self) -> RecordedCalls:
-        """In the order in which the rank made them."""
+        """Return the calls in the order in which the rank made them."""
         return RecordedCalls(self)
 
     @property
     def channels(self) -> Iterator[tuple[str, int]]:
-        """Groups with the global ranks of peers of messages in them."""
+        """Yield groups with the global ranks of peers of messages in them."""
         return ((self.groups[group], self.peer(group, rank)) for group, rank in self.call_log.channels)
 
     def peer(self, group: int, rank: int) -> int:
-        """A rank of a group as a global one; as it is, where the members are not known."""
+        """Return a rank of a group as a global one; unchanged if the members are unknown."""
         members = self.members.get(self.groups[group], ())
         return members[rank] if 0 <= rank < len(members) else rank
 
 
 class RecordedCalls(Sequence[RecordedCall]):
-    """The calls of a record: each is made when it is asked for, and the same from then on."""
+    """The calls of a record. Each is made when it is first used, and kept."""
 
     def __init__(self, record: RankRecord) -> None:
         self._record = record
         self._made: dict[int, RecordedCall] = {}
         self._places: dict[int, int] = {}
-        """The index of each call that was made, by its identity: a ring may have two that are equal."""
+        """The index of each call that was made, by its identity: a ring may have two equal calls."""
 
     def index_of(self, call: Call) -> int:
-        """The place of a call that was asked for before."""
+        """Return the index of a call that was returned before."""
         return self._places[id(call)]
 
     def __len__(self) -> int:
@@ -201,5 +201,5 @@ class RecordedCalls(Sequence[RecordedCall]):
 
 
 def numbered(names: Iterable[str]) -> dict[str, int]:
-    """Names with their numbers, in order of appearance."""
+    """Return names with their numbers, in order of appearance."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -1,6 +1,6 @@
-"""What the records of a job come to: the findings that a run of it under the simulator would have had.
+"""Diagnose the records of a job: return the findings that a simulated run of it would have.
 
-Matching and wording are the simulator's own. What a record does not know is not compared, and said in a note.
+Matching and wording are the simulator's own. Details that a record lacks are not compared, and a note says so.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from ddpsim.simulator.waits import CallWait, Waiting
 from ddpsim.simulator.wording import Line, listed, rank_list
 
 _MOST_STALLED = 8
-"""So many of the calls that did not complete are told."""
+"""How many of the calls that did not complete are listed."""
 _MOST_ISSUED = 200_000
-"""How often each rank came to a line is counted in jobs with at most so many calls."""
+"""The most calls of a job for which reports count how often each rank reached a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the records of a job come to."""
+    """The diagnosis of a job's records."""
 
     job: Job
     findings: tuple[Finding, ...]
     waiting: tuple[Waiting, ...]
-    """Who waits for whom."""
+    """Which rank waits for which."""
     open_calls: tuple[Call, ...]
-    """Those that did not meet what they wait for, or met what differs."""
+    """Calls that did not match, or that were matched with different ones."""
     notes: tuple[str, ...]
-    """What the records do not say, a sentence each."""
+    """What the records do not say, one sentence each."""
     compared: int
-    """How many collectives of the records met others."""
+    """The number of matched collectives."""
     messages: int
-    """How many messages of the records met their receives."""
+    """The number of messages with a matched receive."""
 
     @property
     def verdict(self) -> Verdict:
-        """Fail over unknown over pass."""
+        """Return the worst verdict: fail, then unknown, then pass."""
         return combine(self.findings)
 
 
 def diagnose(job: Job) -> Diagnosis:
-    """Say what went wrong in a job, by its records."""
+    """Return what went wrong in a job, according to its records."""
     return _Diagnosing(job).diagnosis()
 
 
 class _Diagnosing:
-    """The records of one job on the way to findings."""
+    """Builds the findings for the records of one job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -86,7 +86,7 @@ class _Diagnosing:
     # --- calls that do not agree --------------------------------------------------------------------------------------
 
     def _mismatches(self) -> tuple[Finding, ...]:
-        """The clash that came first; what comes after it may only follow from it."""
+        """Return the first mismatch; later ones may only be its consequences."""
         collectives = [(self._place(clash.calls), self._mismatch(clash)) for clash in self._met.clashes]
         messages = [
             (self._place((send, receive)), pair_mismatch(send, receive, code, None))
@@ -99,7 +99,7 @@ class _Diagnosing:
         return mismatch(clash.calls, clash.code, None, complete=clash.is_full, issued=self._issued)
 
     def _place(self, calls: Sequence[Call]) -> int:
-        """How many calls of a rank came before, of the rank on which these were fewest."""
+        """Return the smallest number of earlier calls on any rank of these calls."""
         wanted = {call.rank: call for call in calls}
         places = []
         for rank, call in wanted.items():
@@ -119,7 +119,7 @@ class _Diagnosing:
 
     @property
     def _absent(self) -> frozenset[int]:
-        """The ranks that may have come to more than the records say."""
+        """Return the ranks that may have made more calls than their records show."""
         return frozenset((*self._job.unrecorded, *self._job.cut, *self._met.stale))
 
     def _absent_from(self, calls: Sequence[Call]) -> tuple[int, ...]:
@@ -127,10 +127,10 @@ class _Diagnosing:
         return tuple(rank for rank in self._job.members[calls[0].group] if rank in self._absent - here)
 
     def _first_open(self, slots: Sequence[OpenSlot]) -> dict[int, Call]:
-        """The call that each rank waits in: the first that is open and that it has not left behind.
+        """Return the call that each rank waits in: its first open call that it has not passed.
 
-        A call of which the record cannot say whether it is complete, and that others need not come to for a rank to go
-        on, is left behind if a later one is open.
+        A rank has passed an open call if a later one is open, the record does not say whether the first completed, and
+        the rank can continue before other ranks reach it.
         """
         places: dict[int, set[int]] = {}
         for slot in slots:
@@ -156,7 +156,9 @@ class _Diagnosing:
         return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
 
     def _judged(self, finding: Finding) -> Finding:
-        """The same, unless all that it blames are ranks without a whole record: nobody knows whether they came."""
+        """Return the finding; if it only blames ranks without a complete record, downgrade it, as they may have made
+        the call.
+        """
         if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._absent.issuperset(finding.ranks):
             return finding
         lines = (f"UNKNOWN  {Code.UNCHECKED}", *finding.lines[1:])
@@ -166,12 +168,13 @@ class _Diagnosing:
         steps = self._job.records[rank].call_log.steps
         return f"{steps[-1].signature.operation} #{steps[-1].sequence}" if steps else "no call"
 
-    # --- calls that everybody came to ---------------------------------------------------------------------------------
+    # --- calls that all ranks reached
+    # --------------------------------------------------------------------------------------
 
     def _in_order(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
-        """Read the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
+        """Interpret the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
 
-        Everybody came to every call; but where ranks began with different ones, each waits for another.
+        All ranks reached all calls, but if ranks began with different ones, each waits for another.
         """
         streams = {rank: calls for rank in self._job.records if (calls := self._unfinished(rank))}
         heads = {rank: calls[0] for rank, calls in streams.items()}
@@ -206,7 +209,7 @@ class _Diagnosing:
             who = rank_list(call.rank for call in calls)
             rows = [Row(call.rank, str(call), call.location) for call in calls]
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
-            summary = f"{who} came to {what}, and it did not complete"
+            summary = f"{who} reached {what}, and it did not complete"
             yield _of_nobody(summary, [*table(rows), *cause])
         if not stalled and self._job.unrecorded:
             who = rank_list(self._job.unrecorded)
@@ -217,15 +220,15 @@ class _Diagnosing:
             yield _of_nobody(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
         elif not stalled and self._strange:
             who = rank_list(self._strange)
-            yield _of_nobody(f"the calls of {who} agree in what is known of their version", [])
+            yield _of_nobody(f"the calls of {who} agree in the fields that are known", [])
 
     @property
     def _strange(self) -> tuple[int, ...]:
-        """The ranks whose records are of a version that is not known."""
+        """Return the ranks whose records have an unknown version."""
         return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
 
     def _knows_no_end(self) -> bool:
-        """True if the records say of no call whether it was complete."""
+        """Return True if the records show for no call whether it was complete."""
         return all(record.call_log.progress <= {CallProgress.UNKNOWN} for record in self._job.records.values())
 
     # --- what the records do not say ----------------------------------------------------------------------------------
@@ -236,18 +239,18 @@ class _Diagnosing:
             yield f"no record of {rank_list(self._job.unrecorded)}"
         if self._job.cut:
             last = ", ".join(f"rank {rank} after {self._last(rank)}" for rank in self._job.cut[:_MOST_STALLED])
-            yield f"the record of {rank_list(self._job.cut)} is cut short, and read as far as it goes: {last}"
+            yield f"the record of {rank_list(self._job.cut)} is cut short; the part before that was read: {last}"
         if self._strange:
             forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._strange))
-            yield f"{forms} is not known, and read like 2.10: what it says otherwise or besides is not compared"
+            yield f"{forms} is an unknown version, read like 2.10: new or changed fields are not compared"
         if self._met.stale:
             whose = rank_list(self._met.stale)
-            yield f"the record of {whose} lacks calls that others completed with it: it was written before those"
+            yield f"the record of {whose} lacks calls that others completed with it: it was written earlier"
         lacks = list(dict.fromkeys(what for record in records for what in record.lacks))
         if lacks:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
         for group, number in self._met.compared_from.items():
-            yield f'group "{group}" is compared from call #{number} on: what came before is in not all the records'
+            yield f'group "{group}" is compared from call #{number}: earlier calls are not in all records'
         progress = {each for record in records for each in record.call_log.progress}
         if CallProgress.COMPLETE not in progress and CallProgress.UNKNOWN in progress:
             yield "the records do not say which calls were complete"
@@ -266,12 +269,12 @@ class _Diagnosing:
 
 
 def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
-    """The finding that the records do not say why."""
+    """Return the finding for a hang whose cause the records do not show."""
     return Finding(Code.UNCHECKED, (), summary, (f"UNKNOWN  {Code.UNCHECKED}", *lines))
 
 
 def _issued(job: Job) -> tuple[Call, ...]:
-    """All calls; () where rings have lost some, or where they are too many: how many there were is not told then."""
+    """Return all calls; () if rings have lost some, or if there are too many: then reports do not count calls."""
     records = job.records.values()
     if any(record.lost for record in records) or sum(len(each.call_log.steps) for each in records) > _MOST_ISSUED:
         return ()

@@ -1,4 +1,4 @@
-"""Which form a file has, by what is in it, and its record."""
+"""Detect the format of a record file by its contents, and read it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ddpsim.simulator.records.templates import Template, template_of
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 _MOST_TEMPLATES = 8
-"""So many are tried: making one takes as long as reading ten dumps."""
+"""How many templates are tried: making one takes as long as reading ten dumps."""
 
 
 def looks_like_record(data: bytes) -> bool:
-    """True for what begins as a record of some form does."""
+    """Return True if the data begin like a record of a known format."""
     return data.startswith(b"\x80") or clog.is_log(data) or data.lstrip()[:1] == b"{"
 
 
 def read(data: bytes, source: str, job: JobReader | None = None) -> RankRecord:
-    """The record in a file, whose path may say its rank; `job` has read others before. Raises RecordError."""
+    """Return the record in a file; its path may name the rank. `job` has read other records. Raises RecordError."""
     return (job or JobReader()).read(data, source)
 
 
 class JobReader:
-    """Reads the records of a job, one after another: what most of them have alike it reads once."""
+    """Reads the records of a job, one after another; common parts are read only once."""
 
     def __init__(self, most_templates: int = _MOST_TEMPLATES) -> None:
         self._entries = EntriesReader()
         self._call_logs: set[CallLog] = set()
         self._templates: list[Template] = []
-        """The one that fitted last stands first."""
+        """The template that matched last is first."""
         self._untried = most_templates
 
     def read(self, data: bytes, source: str) -> RankRecord:
-        """The record in a file, whose path may say its rank. Raises RecordError."""
+        """Return the record in a file, whose path may name its rank. Raises RecordError."""
         if clog.is_log(data):
             return clog.read(data, source)
         if data.startswith(b"\x80"):
@@ -73,7 +73,7 @@ class JobReader:
         return flight_recorder.read(value, source, self._entries.read)
 
     def _learn(self, data: bytes, value: Any, call_log: CallLog) -> None:
-        """Make a template of a pickle whose entries are those of one before: more like it may follow."""
+        """Make a template from a pickle with the same entries as an earlier one: more such pickles may follow."""
         if call_log not in self._call_logs:
             self._call_logs.add(call_log)
         elif self._untried and call_log.steps:
@@ -83,7 +83,7 @@ class JobReader:
 
 
 def _unpickled(data: bytes) -> tuple[object, bool]:
-    """The value in a pickle, and whether the pickle is cut short: then what was whole before the cut."""
+    """Return the value in a pickle, and whether it is cut off: then the value is the complete part."""
     try:
         return plain_pickle.loads(data), False
     except plain_pickle.CutShortError as error:

@@ -1,4 +1,4 @@
-"""Texts of records: which may be shown, which rank a file name says, and which lines of a stack are the user's."""
+"""Handle texts in records: make them safe to show, find the rank in a file name, and the user's lines in a stack."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _AT_END = re.compile(r"(\d{1,7})(?:[.][A-Za-z][\w]*)*$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[.]\d+[/\\]|[/\\]torch[/\\]|[/\\]ddpsim[/\\]|^<frozen|[.]so$|^$"
 )
-"""Files of installed packages and of Python itself, as their paths end wherever they were installed."""
+"""The folders of installed packages and of Python itself, as they appear in paths."""
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?\?")
 
 
 @lru_cache(maxsize=65536)
 def plain(text: str) -> str:
-    """The text as it may be shown: unprintable characters become "?", and a long text is cut.
+    """Return the text in a form that is safe to show: unprintable characters become "?", and a long text is cut.
 
-    Anybody may have written a record, and a terminal obeys control characters.
+    Records are not trusted, and a terminal obeys control characters.
     """
     if text.isprintable() and len(text) <= _LONGEST:
         return text
@@ -32,7 +32,7 @@ def plain(text: str) -> str:
 
 
 def rank_in(name: str) -> int | None:
-    """The rank that a path says: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its end."""
+    """Return the rank in a path: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its end."""
     file = name.replace("\\", "/").rsplit("/", 1)[-1]
     found = _AFTER_RANK.findall(file)
     if found:
@@ -42,10 +42,10 @@ def rank_in(name: str) -> int | None:
 
 
 def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:
-    """The innermost line that lies in no installed package, and the first behind it that lies in another such file.
+    """Return the innermost line outside installed packages, and its nearest caller in another such file.
 
-    Without one, the innermost outside torch, or else NOWHERE. `frames` are dicts with name, filename and line, the
-    innermost first.
+    If there is none, return the innermost line outside torch, or else NOWHERE. `frames` are dicts with name, filename
+    and line, the innermost first.
     """
     innermost = outside_torch = None
     for frame in frames:
@@ -67,7 +67,7 @@ def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:
 
 @lru_cache(maxsize=4096)
 def _where(path: str) -> tuple[bool, bool]:
-    """Whether a file is of an installed package, and whether of torch."""
+    """Return whether a file is in an installed package, and whether it is torch's."""
     return _LIBRARY.search(path) is not None, _IN_TORCH.search(path) is not None
 
 

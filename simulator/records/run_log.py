@@ -1,4 +1,4 @@
-"""What the recorders of a simulated run's ranks would have noted: the calls of each rank, and how far they had come."""
+"""Extract from a simulated run what recorders of its ranks would have noted: the calls, and their progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.records.rank_record import DEFAULT
 
 REFUSED = "refused"
-"""What the trace says of calls that met and whose data could not move."""
+"""Event texts for calls that were matched and whose data could not move."""
 
 
 class Noted(NamedTuple):
-    """A call of a rank. Creations of groups are not noted, and not counted, as recorders do not."""
+    """A call of a rank. Like recorders, this does not note or count group creations."""
 
     call: Call
-    """Numbered within its group from 0 on; a receive from any source names whose message it took, if it took one."""
+    """Numbered within its group from 0; a receive from any source has the source that it took, if it took one."""
     is_complete: bool
     time: float
     """Virtual seconds."""
@@ -37,12 +37,12 @@ class RunLog:
 
 
 def run_log(trace: Iterable[Event], world_size: int) -> RunLog:
-    """The log of a run of so many ranks."""
+    """Return the log of a run with so many ranks."""
     return _Reading(world_size).read(trace)
 
 
 class _Reading:
-    """A trace, event by event."""
+    """Builds the log from a trace, event by event."""
 
     def __init__(self, world_size: int) -> None:
         self._size = world_size
@@ -50,9 +50,9 @@ class _Reading:
         self._members: dict[str, tuple[int, ...]] = {DEFAULT: tuple(range(world_size))}
         self._created: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """Where the calls of a collective stand: rank and index."""
+        """The calls of a collective, each as rank and index."""
         self._halves: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
-        """The same of messages and receives that have not met, by group, receiver and tag."""
+        """The same for unmatched sends and receives, by group, receiver and tag."""
 
     def read(self, trace: Iterable[Event]) -> RunLog:
         for event in trace:

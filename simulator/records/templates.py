@@ -1,9 +1,9 @@
-"""Pickled dumps that are like one that was read before, but for times and names: known by their bytes.
+"""Recognise pickled dumps that equal an earlier one except for times and names, by comparing their bytes.
 
-Most ranks of a job leave the same entries but for times and the names of groups, and unpickling these takes most of the
-time. A pickle is a row of opcodes, so two of the same opcodes in which only numbers and texts differ that nobody reads
-make the same calls. A template is a pickle with these left open. Whether another one fits it is a comparison of bytes;
-what is open there and counts (whatever stands beside the entries, and the names of groups) is read as always.
+Most ranks of a job leave the same entries except for times and group names, and unpickling them takes most of the time.
+A pickle is a sequence of opcodes. So two pickles with the same opcodes make the same calls, if only ignored numbers and
+texts differ. A template is a pickle in which these are open, and it is matched by a comparison of bytes. Open values
+that matter (those outside the entries, and the names of groups) are read normally.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ddpsim.simulator.records.entries import ReadEntries, label, rows_of, stacks
 from ddpsim.simulator.records.rank_record import RecordError
 
 _MOST_BYTES = 2**24
-"""Of a pickle that is worth it: opcodes are followed in Python."""
+"""The largest pickle for which a template is made, because opcodes are followed in Python."""
 _TEXT = "BINUNICODE"
 _LENGTH = 4
-"""Such a text has so many bytes before it, which say how long it is."""
+"""The bytes before such a text that hold its length."""
 _UNREAD = {"LONG1": 2, "BINFLOAT": 1}
-"""Numbers that times take, with how many bytes stand before their value."""
+"""Number opcodes that times use, with the number of bytes before the value."""
 _BESIDE = _UNREAD | {"BININT": 1, "BININT1": 1, "BININT2": 1}
-"""Those beside the entries, which are read from each dump."""
+"""The same outside the entries, where they are read from each dump."""
 _MARK = "\0"
-"""Begins the texts that stand for open ones."""
+"""The first character of each placeholder of an open text."""
 
 Value = dict[str, Any]
 
@@ -41,22 +41,22 @@ class _Op(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """Bytes of a pickle that may be others."""
+    """Bytes of a pickle that may differ."""
 
     begin: int
     end: int
     mark: str | None
-    """Stands for a text, which may have another length, too: that lies in these bytes."""
+    """The placeholder of a text; its length may differ, and is in these bytes. None for a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of a pickle: pieces of which some bytes count, and between two of them an open text."""
+    """A part of a pickle: fixed pieces, in which some bytes are ignored, with an open text between each two."""
 
     pieces: tuple[tuple[Struct, tuple[bytes, ...]], ...]
 
     def match(self, data: bytes, at: int) -> tuple[int, list[bytes]] | None:
-        """Where the section that begins at `at` ends, and its open texts; None if it is another one."""
+        """Return the end of the section that begins at `at`, and its open texts; None if the bytes differ."""
         texts: list[bytes] = []
         for number, (form, fixed) in enumerate(self.pieces):
             if number:
@@ -71,19 +71,19 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pickled dump with all left open that does not say what was called."""
+    """A pickled dump in which everything is open that does not describe a call."""
 
     head: _Section
-    """Up to the first entry."""
+    """The part before the first entry."""
     body: _Section
     """The entries."""
     tail: _Section
     groups: tuple[tuple[str, str], ...]
-    """Name and description of each group, or the marks of open texts."""
+    """Name and description of each group, or the placeholders of open texts."""
     found: ReadEntries
 
     def read(self, data: bytes) -> tuple[Value, ReadEntries] | None:
-        """The dump in a pickle without its entries, and what these come to; None if the pickle is another one."""
+        """Return the dump in a pickle without its entries, and the parsed entries; None if it does not match."""
         parts, at = [], 0
         for section in (self.head, self.body, self.tail):
             matched = section.match(data, at)
@@ -97,7 +97,7 @@ class Template:
         try:
             texts = [str(text, "utf-8", "surrogatepass") for _, _, several in parts for text in several]
             value = plain_pickle.loads(data[:begin] + data[end:])
-        except (RecordError, UnicodeDecodeError):  # it says what is wrong when it is read as a whole
+        except (RecordError, UnicodeDecodeError):  # reading the whole dump reports the problem
             return None
         return self._with_groups(value, texts)
 
@@ -111,12 +111,12 @@ class Template:
 
 
 def template_of(data: bytes, value: Value, found: ReadEntries) -> Template | None:
-    """The template of a pickle whose value is known, and what its entries came to; None where it has none."""
+    """Return the template of a pickle whose value and parsed entries are known; None if no template is possible."""
     if len(data) > _MOST_BYTES:
         return None
     ops = [_Op(opcode.name, argument, position or 0) for opcode, argument, position in pickletools.genops(data)]
     span = _span_of_entries(ops)
-    if span is None or any(op.name == _TEXT and "" < op.argument < " " for op in ops):  # one might be like a mark
+    if span is None or any(op.name == _TEXT and "" < op.argument < " " for op in ops):  # could equal a placeholder
         return None
     opened = list(_opened(data, ops, span, frozenset(_fixed_texts(value))))
     groups = _marked_groups(_marked(data, opened), value, {place.mark for place in opened})
@@ -128,7 +128,7 @@ def template_of(data: bytes, value: Value, found: ReadEntries) -> Template | Non
 
 
 def _span_of_entries(ops: Sequence[_Op]) -> tuple[int, int] | None:
-    """From where to where the entries lie, with what puts them into their list; None where that does not show."""
+    """Return the byte range of the entries, with the opcodes that append them to their list; None if it is unclear."""
     key = next((at for at, op in enumerate(ops) if (op.name, op.argument) == (_TEXT, "entries")), len(ops))
     first = next((at for at in range(key, len(ops)) if ops[at].name == "MARK"), len(ops))
     depth = 0
@@ -141,7 +141,7 @@ def _span_of_entries(ops: Sequence[_Op]) -> tuple[int, int] | None:
 
 
 def _fixed_texts(value: Value) -> Iterator[str]:
-    """The texts that say what was called, and the keys."""
+    """Yield the texts that describe calls, and the keys."""
     yield from value
     entries = value["entries"]
     for entry in entries:
@@ -152,13 +152,13 @@ def _fixed_texts(value: Value) -> Iterator[str]:
 
 
 def _frames(entries: Sequence[Any]) -> Iterable[Any]:
-    """All frames of all stacks, each once."""
+    """Return all frames of all stacks, each once."""
     frames = (frame for stack in stacks_of(entries) for frame in stack if isinstance(frame, dict))
     return {id(frame): frame for frame in frames}.values()
 
 
 def _opened(data: bytes, ops: Iterable[_Op], span: tuple[int, int], fixed: frozenset[str]) -> Iterator[_Open]:
-    """The bytes of all numbers and texts that may be others."""
+    """Yield the bytes of all numbers and texts that may differ."""
     marks, seen = _marks(), set[str]()
     for (name, argument, position), following in pairwise((*ops, _Op("", None, len(data)))):
         is_inside = span[0] <= position < span[1]
@@ -166,7 +166,7 @@ def _opened(data: bytes, ops: Iterable[_Op], span: tuple[int, int], fixed: froze
         if before is not None:
             yield _Open(position + before, following.position, None)
         elif name == _TEXT and argument in seen:
-            # Written again and again it keeps its length, or else each would end a piece.
+            # A text that occurs often keeps its length; otherwise each occurrence would end a piece.
             begin = position + 1 + _LENGTH
             yield _Open(begin, following.position, None)
         elif name == _TEXT and argument not in fixed:
@@ -179,7 +179,7 @@ def _marks() -> Iterator[str]:
 
 
 def _marked(data: bytes, opened: Iterable[_Open]) -> bytes:
-    """The pickle with another value in place of each that is open: of texts their marks."""
+    """Return the pickle with another value in place of each open one; texts become their placeholders."""
     marked, at = [], 0
     for begin, end, mark in opened:
         if mark is not None:
@@ -192,7 +192,7 @@ def _marked(data: bytes, opened: Iterable[_Open]) -> bytes:
 
 
 def _marked_groups(marked: bytes, value: Value, marks: Container[str | None]) -> tuple[tuple[str, str], ...] | None:
-    """The groups of a dump whose open values are marked; None if one of these says what was called."""
+    """Return the groups of a dump with placeholders; None if a placeholder is in a field that describes a call."""
     try:
         entries, own = plain_pickle.loads(marked)["entries"], value["entries"]
     except RecordError:

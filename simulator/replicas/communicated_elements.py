@@ -8,7 +8,7 @@ from math import prod
 from ddpsim.simulator.runtime.host import Pending
 
 
-class Exchanged:
+class CommunicatedElements:
     """Elements of tensors, by rank."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -31,11 +31,15 @@ from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper, WrapperKey
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_began, when_made, when_reduced_in
-from ddpsim.simulator.replicas.communicated_elements import Exchanged
-from ddpsim.simulator.replicas.replica_comparison import (
+from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
+from ddpsim.simulator.replicas.replica_facts import (
+    FinalParameters,
+    NoticeReplica,
+    ReplicaFact,
+    ReplicaSample,
     StepInputs,
+    WrapperProgress,
 )
-from ddpsim.simulator.replicas.replica_judge import Look
 from ddpsim.simulator.replicas.replica_tensors import (
     Named,
     buffers_in,
@@ -54,37 +58,18 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Pending
 
 
-class Judge(Protocol):
-    """Is told of replicas."""
+def reads_seen_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
+    """Look first whether replicas show that a call in flight was read, see Note [Poison] in poison.py."""
 
-    def look(self, look: Look) -> None:
-        """A replica, at a moment at which it should be equal to the others."""
+    def notice_reads(fact: ReplicaFact) -> None:
+        if isinstance(fact, ReplicaSample):
+            came_to_light(fact.rank, [each.tensor for each in fact.tensors], f"replicas compared {fact.moment}")
+        elif isinstance(fact, FinalParameters):
+            for _, tensors in fact.left:
+                came_to_light(fact.rank, [each.tensor for each in tensors], "the parameters at the end")
+        notice(fact)
 
-    def moved(self, wrapper: Wrapper) -> None:
-        """A wrapper is at another step, or has joined the others."""
-
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
-        """A rank's program returned, and left its models' parameters like this."""
-
-
-class WatchfulJudge:
-    """Looks first whether replicas hold what was read of a call in flight, see Note [Poison] in poison.py."""
-
-    def __init__(self, judge: Judge, came_to_light: Callable[[int, Any, str], None]) -> None:
-        self._came_to_light = came_to_light
-        self._judge = judge
-        self.moved = judge.moved
-
-    def look(self, look: Look) -> None:
-        """A replica, at a moment at which it should be equal to the others."""
-        self._came_to_light(look.rank, [each.tensor for each in look.tensors], f"replicas compared {look.moment}")
-        self._judge.look(look)
-
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
-        """A rank's program returned, and left its models' parameters like this."""
-        for _, tensors in left:
-            self._came_to_light(rank, [each.tensor for each in tensors], "the parameters at the end")
-        self._judge.returned(rank, left, exchanged)
+    return notice_reads
 
 
 NOT_REDUCED = -1
@@ -101,7 +86,7 @@ class _Progress:
     optimizer_steps: int = 0
     """Since parameters were compared at a forward."""
     all_steps: int = 0
-    exchanged: int = 0
+    communicated: int = 0
     """What the program had brought to calls of its own then."""
     backward: int = 0
     """The latest step whose gradients were compared."""
@@ -117,14 +102,16 @@ def _named_only(each: Named) -> Named:
 class Replicas:
     """Watches the replicas of one execution."""
 
-    def __init__(self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], judge: Judge) -> None:
+    def __init__(
+        self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], notice: NoticeReplica
+    ) -> None:
         self._wrappers = wrappers
         self._unwaited = unwaited
         """The user's calls that a rank has not waited for."""
-        self._judge = judge
-        self._exchanged = Exchanged()
-        self._by_hand = HandReduced(wrappers, judge, self._exchanged)
-        self._sharded = ShardedReplicas(judge, self._exchanged)
+        self._notice = notice
+        self._communicated = CommunicatedElements()
+        self._by_hand = HandReduced(wrappers, notice, self._communicated)
+        self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
@@ -142,7 +129,7 @@ class Replicas:
 
     def call_issued(self, pending: Pending) -> None:
         """A rank's program makes a call."""
-        self._exchanged.call_issued(pending)
+        self._communicated.call_issued(pending)
         self._by_hand.call_issued(pending)
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -179,11 +166,15 @@ class Replicas:
 
     def moved(self, wrapper: Wrapper) -> None:
         """A wrapper's rank has joined the others, or they have met at the end of a join."""
-        self._judge.moved(wrapper)
+        self._notice(
+            WrapperProgress(
+                wrapper.key, wrapper.rank, wrapper.step, wrapper.aligned_step, wrapper.is_joined, wrapper.reduced
+            )
+        )
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""
-        self._judge.moved(wrapper)
+        self.moved(wrapper)
         self.was_made(wrapper)
         if wrapper.inner is not None:
             parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
@@ -247,7 +238,7 @@ class Replicas:
         """A rank's program returned."""
         latest = self._latest_parameters
         for wrapper in self._wrappers.of_rank(rank):
-            self._judge.moved(wrapper)
+            self.moved(wrapper)
         mine = [wrapper for wrapper in self._wrappers.of_rank(rank) if wrapper in latest]
         for wrapper in mine:
             progress = self._progress_of(wrapper)
@@ -257,7 +248,7 @@ class Replicas:
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        self._judge.returned(rank, left, self._exchanged.by(rank))
+        self._notice(FinalParameters(rank, left, self._communicated.by(rank)))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -276,13 +267,13 @@ class Replicas:
         Parameters are compared where no optimizer has told of a step before it, and where the program has brought as
         much to calls of its own as they hold: it may have averaged them.
         """
-        progress, exchanged = self._progress_of(wrapper), self._exchanged.by(wrapper.rank)
+        progress, communicated = self._progress_of(wrapper), self._communicated.by(wrapper.rank)
         is_new = progress.step < wrapper.step
-        has_averaged = exchanged - progress.exchanged >= sum(each.tensor.numel() for each in parameters)
+        has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
             self._compare(wrapper, when_began(wrapper.number, wrapper.step - is_new, progress.all_steps), parameters)
         if is_new or has_averaged:
-            progress.step, progress.exchanged, progress.optimizer_steps = wrapper.step, exchanged, 0
+            progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
     def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
         """The inner module runs past the wrapper."""
@@ -315,7 +306,7 @@ class Replicas:
     ) -> None:
         if not tensors:
             return
-        look = Look(
+        sample = ReplicaSample(
             wrapper.key,
             wrapper.rank,
             self._progress_of(wrapper).size,
@@ -323,14 +314,14 @@ class Replicas:
             tensors,
             None if has_ended else site_here(),
             wrapper.key in self._has_trained,
-            exchanged=self._exchanged.by(wrapper.rank),
+            communicated=self._communicated.by(wrapper.rank),
         )
         if inputs is not None:
-            look = look._replace(
+            sample = sample._replace(
                 inputs=inputs,
                 unreduced=wrapper.unreduced_bucket,
                 is_late=wrapper.has_late_gradients,
                 unwaited=next(iter(self._unwaited(wrapper.rank)), None),
             )
-        self._judge.moved(wrapper)
-        self._judge.look(look)
+        self.moved(wrapper)
+        self._notice(sample)

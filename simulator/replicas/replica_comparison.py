@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.replica_divergence import Apart
+from ddpsim.simulator.replicas.replica_facts import StepInputs
 from ddpsim.simulator.replicas.replica_tensors import Named
 
 _MOST_SIDES = 8
 """Ranks that differ from this many others are put together."""
-
-
-class StepInputs(NamedTuple):
-    """What an optimizer step of one rank was made of; equal texts stand for equal tensors."""
-
-    start: tuple[str, ...]
-    """The parameters when the step's forward began."""
-    gradients: tuple[str, ...]
 
 
 class Group:
@@ -50,7 +42,7 @@ class Comparison:
     """A bucket that some rank had not reduced."""
     unwaited: Call | None = None
     """A call of the user's that some rank had not waited for."""
-    exchanged: int = 0
+    communicated: int = 0
     """How many elements the program of a rank had brought to calls of its own."""
 
     @property
@@ -75,12 +67,12 @@ class Comparison:
         *,
         site: Site,
         tolerance: float,
-        exchanged: int = 0,
+        communicated: int = 0,
         in_any_order: bool = False,
     ) -> None:
         """Put a rank to those that it agrees with; `in_any_order`, if it has the same tensors at other places, too."""
         self.sites[rank] = site
-        self.exchanged = max(self.exchanged, exchanged)
+        self.communicated = max(self.communicated, communicated)
         for group in self.groups:
             is_equal = first_difference(group.tensors, tensors, tolerance) is None
             if is_equal or (in_any_order and _is_reordered(group.tensors, tensors, tolerance)):

@@ -1,17 +1,17 @@
-"""Replicas of a wrapped model, told by their ranks at the same moments, and judged: where they differ, and why.
+"""Judges replicas of a model that their ranks noticed at the same moments: where they differ, and why.
 
-There is no communication: the first rank's tensors are copied, each other rank's compared with the copy, and it is let
-go once everybody who can come has come. Where ranks are processes of their own, what they tell travels here.
+There is no communication: the first rank's tensors are copied, each other rank's are compared with the copy, and the
+copy is released once all ranks have come that can. Ranks notice the facts of replica_facts.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
-from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
     Moment,
@@ -22,69 +22,21 @@ from ddpsim.simulator.diagnosis.replica_divergence import (
     skipped_step,
     when_ended,
 )
-from ddpsim.simulator.replicas.persistent_divergence import Lasting
+from ddpsim.simulator.replicas.persistent_divergence import PersistentDivergences
 from ddpsim.simulator.replicas.replica_comparison import (
     Comparison,
-    StepInputs,
     elements_apart,
     first_difference,
     first_index,
     first_position,
     value_at,
 )
+from ddpsim.simulator.replicas.replica_facts import FinalParameters, ReplicaFact, ReplicaSample, WrapperProgress
 from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.verdict import Code, Finding
 
-_LOOKS = 64
-"""How often per moment it is looked whether everybody has come."""
-
-
-class Look(NamedTuple):
-    """One replica at a moment."""
-
-    key: WrapperKey
-    rank: int
-    size: int
-    """How many ranks have the wrapper."""
-    moment: Moment
-    tensors: Sequence[Named]
-    site: Site | None
-    """None once the program has returned: where the replica was compared last is told then."""
-    has_trained: bool
-    """A training forward went through the wrapper."""
-    inputs: StepInputs | None = None
-    """If the moment is an optimizer step, and then the rest, too."""
-    unreduced: str = ""
-    """The first bucket that was not launched in the step."""
-    is_late: bool = False
-    """Gradients came when the reduction of the step was over."""
-    unwaited: Call | None = None
-    """A call of the user's that the rank had not waited for."""
-    exchanged: int = 0
-    """How many elements the program of the rank has brought to calls of its own by now."""
-
-
-class Peer(Protocol):
-    """A wrapper on one rank, as far as it is by now."""
-
-    @property
-    def rank(self) -> int:
-        """Whose it is."""
-
-    @property
-    def step(self) -> int:
-        """Its latest synchronising forward."""
-
-    @property
-    def aligned_step(self) -> int:
-        """The step at which join ended last."""
-
-    @property
-    def is_joined(self) -> bool:
-        """Shadows the others because its rank ran out of input."""
-
-    def is_reduced(self, parameter: str) -> bool:
-        """False if the parameter is in none of its buckets."""
+_CHECKS = 64
+"""How often per moment it is checked whether all ranks have come."""
 
 
 class _Skip(NamedTuple):
@@ -99,9 +51,9 @@ class _Skip(NamedTuple):
 class ReplicaJudge:
     """Judges the replicas of one execution."""
 
-    def __init__(self, peers: Callable[[WrapperKey], Sequence[Peer]], *, tolerance: float = 0.0) -> None:
-        self._peers = peers
-        """A wrapper on the ranks that have made it so far."""
+    def __init__(self, *, tolerance: float = 0.0) -> None:
+        self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
+        """How far each wrapper is, by rank."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
@@ -114,56 +66,64 @@ class ReplicaJudge:
         """What ranks that returned left."""
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
-        self._lasting = Lasting(self._findings)
+        self._persistent = PersistentDivergences(self._findings)
         self.compared = Counter[str]()
         """How often replicas of two ranks or more have been compared, by group."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
         """Those that a training forward went through."""
 
-    # --- what ranks tell ----------------------------------------------------------------------------------------------
+    # --- what ranks notice --------------------------------------------------------------------------------------------
 
-    def look(self, look: Look) -> None:
-        """A replica, at a moment at which it should be equal to the others."""
-        if look.has_trained:
-            self._has_trained.add(look.key)
-        self._sizes[look.key] = look.size
-        if look.site is not None:
-            self._sites[look.key, look.rank] = look.site
-        comparison = self._open.setdefault(look.key, {}).setdefault(look.moment, Comparison())
-        if look.rank in comparison.ranks:
+    def take(self, fact: ReplicaFact) -> None:
+        """A rank has noticed it."""
+        if isinstance(fact, WrapperProgress):
+            self._progress.setdefault(fact.key, {})[fact.rank] = fact
+        elif isinstance(fact, ReplicaSample):
+            self._sampled(fact)
+        else:
+            self._returned_with(fact)
+
+    def _sampled(self, sample: ReplicaSample) -> None:
+        if sample.has_trained:
+            self._has_trained.add(sample.key)
+        self._sizes[sample.key] = sample.size
+        if sample.site is not None:
+            self._sites[sample.key, sample.rank] = sample.site
+        comparison = self._open.setdefault(sample.key, {}).setdefault(sample.moment, Comparison())
+        if sample.rank in comparison.ranks:
             return
-        tensors = look.tensors
-        by_hand = look.moment.occasion in (Occasion.REDUCED, Occasion.AVERAGED)
+        tensors = sample.tensors
+        by_hand = sample.moment.occasion in (Occasion.REDUCED, Occasion.AVERAGED)
         if by_hand and comparison.groups:
             tensors = _named_as(comparison.groups[0].tensors, tensors)
         comparison.add(
-            look.rank,
+            sample.rank,
             tensors,
-            site=self._sites.get((look.key, look.rank), NOWHERE),
+            site=self._sites.get((sample.key, sample.rank), NOWHERE),
             tolerance=self._tolerance,
-            exchanged=look.exchanged,
+            communicated=sample.communicated,
             in_any_order=by_hand,
         )
-        if look.inputs is not None:
-            comparison.inputs[look.rank] = look.inputs
-            self._latest_sites[look.key, look.rank] = self._sites[look.key, look.rank]
-            comparison.unreduced = comparison.unreduced or look.unreduced
-            comparison.is_late |= look.is_late
-            comparison.unwaited = comparison.unwaited or look.unwaited
-        if self._is_complete(look, comparison):
-            self._close_until(look.key, look.moment)
+        if sample.inputs is not None:
+            comparison.inputs[sample.rank] = sample.inputs
+            self._latest_sites[sample.key, sample.rank] = self._sites[sample.key, sample.rank]
+            comparison.unreduced = comparison.unreduced or sample.unreduced
+            comparison.is_late |= sample.is_late
+            comparison.unwaited = comparison.unwaited or sample.unwaited
+        if self._is_complete(sample, comparison):
+            self._close_until(sample.key, sample.moment)
 
-    def moved(self, wrapper: object) -> None:
-        """Nothing to do: `peers` tells where wrappers are."""
-
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
-        """A rank's program returned, and left its models' parameters like this."""
-        self._returned.add(rank)
-        for key, parameters in left:
+    def _returned_with(self, final: FinalParameters) -> None:
+        self._returned.add(final.rank)
+        for key, parameters in final.left:
             end = self._ends.setdefault(key, Comparison())
-            site = self._latest_sites.get((key, rank), NOWHERE)
-            end.add(rank, parameters, site=site, tolerance=self._tolerance, exchanged=exchanged)
+            site = self._latest_sites.get((key, final.rank), NOWHERE)
+            end.add(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
+
+    def _peers(self, key: WrapperKey) -> Sequence[WrapperProgress]:
+        """A wrapper on the ranks that have made it so far."""
+        return tuple(self._progress.get(key, {}).values())
 
     def findings(self) -> Sequence[Finding]:
         """What was found: for each wrapper the first divergence of parameters and of buffers."""
@@ -182,22 +142,23 @@ class ReplicaJudge:
         found = [
             finding
             for (key, code), finding in self._findings.items()
-            if code is not Code.DIVERGENCE_PARAMETERS or not self._lasting.is_average_due(key)
+            if code is not Code.DIVERGENCE_PARAMETERS or not self._persistent.is_average_due(key)
         ]
-        return (*found, *self._lasting.findings())
+        return (*found, *self._persistent.findings())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _is_complete(self, look: Look, comparison: Comparison) -> bool:
+    def _is_complete(self, sample: ReplicaSample, comparison: Comparison) -> bool:
         """True once every rank is there that can still come.
 
-        In a large world not every arrival is worth a look at all the others; what is missed, a later moment closes.
+        In a large world not every arrival is worth looking at all the others; what is missed, a later moment closes.
         """
-        here, size = comparison.ranks, look.size
-        if len(here) < size and len(here) % max(1, size // _LOOKS):
+        here, size = comparison.ranks, sample.size
+        if len(here) < size and len(here) % max(1, size // _CHECKS):
             return False
         gone = sum(
-            (peer.is_joined or peer.rank in self._returned) and peer.rank not in here for peer in self._peers(look.key)
+            (peer.is_joined or peer.rank in self._returned) and peer.rank not in here
+            for peer in self._peers(sample.key)
         )
         return len(here) + gone >= size
 
@@ -229,19 +190,19 @@ class ReplicaJudge:
         if len(comparison.ranks) < 2 or moment.occasion in (Occasion.MADE, Occasion.BACKWARD):
             return
         if any(each.code is Code.DIVERGENCE_PARAMETERS for each in comparison.groups[0].tensors.values()):
-            self._lasting.agrees(key, Code.DIVERGENCE_PARAMETERS)
-            if self._lasting.equal(key, comparison.exchanged):
+            self._persistent.agrees(key, Code.DIVERGENCE_PARAMETERS)
+            if self._persistent.equal(key, comparison.communicated):
                 self._findings.pop((key, Code.DIVERGENCE_PARAMETERS), None)
             if moment.optimizer_step:
-                self._lasting.agrees(key, Code.DIVERGENCE_GRADIENTS)
+                self._persistent.agrees(key, Code.DIVERGENCE_GRADIENTS)
 
     def _differ(self, key: WrapperKey, moment: Moment, comparison: Comparison, difference: Named) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
             elements = elements_apart(first, second, self._tolerance)
-            self._lasting.apart(key, elements, comparison.exchanged)
+            self._persistent.apart(key, elements, comparison.communicated)
         if moment.occasion is not Occasion.USUAL:
-            self._lasting.differs(key, self._finding(key, moment, difference, comparison))
+            self._persistent.differs(key, self._finding(key, moment, difference, comparison))
         elif (key, difference.code) not in self._findings:
             self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
 
@@ -281,7 +242,7 @@ class ReplicaJudge:
             known=known,
         )
 
-    def _went_past(self, peer: Peer, moment: Moment) -> bool:
+    def _went_past(self, peer: WrapperProgress, moment: Moment) -> bool:
         """True if a rank was at this step without joining, and has gone on."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 

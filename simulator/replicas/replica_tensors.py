@@ -22,6 +22,10 @@ class Named(NamedTuple):
     """Other ranks need not have it: an optimizer's state, if sharded, or what the optimizer does not change."""
     is_state: bool = False
 
+    def __reduce__(self) -> tuple[type[Named], tuple[Any, ...]]:
+        """To another process it goes without its graph, and without the storage that it is a part of."""
+        return Named, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
+
 
 def parameters_of(optimizer: Any) -> set[int]:
     """The ids of the parameters that an optimizer changes."""

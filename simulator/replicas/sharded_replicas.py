@@ -17,27 +17,20 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.diagnosis.replica_divergence import when_updated
-from ddpsim.simulator.replicas.communicated_elements import Exchanged
-from ddpsim.simulator.replicas.replica_judge import Look
+from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
+from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaSample
 from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.verdict import Code
 
 _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
 """Names of mesh dimensions."""
-
-
-class Sink(Protocol):
-    """Is told of replicas."""
-
-    def look(self, look: Look) -> None:
-        """A replica, at a moment at which it should be equal to the others."""
 
 
 class _Replica(NamedTuple):
@@ -52,9 +45,9 @@ class _Replica(NamedTuple):
 class ShardedReplicas:
     """Watches one execution for them."""
 
-    def __init__(self, judge: Sink, exchanged: Exchanged) -> None:
-        self._judge = judge
-        self._exchanged = exchanged
+    def __init__(self, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
+        self._notice = notice
+        self._communicated = communicated
         self._steps: Counter[tuple[int, str, bool]] = Counter()
         """By rank, group and whether that lies beside."""
         self._latest: dict[int, list[_Replica]] = {}
@@ -91,12 +84,14 @@ class ShardedReplicas:
         label, is_beside = replica.group.label, replica.is_beside
         step = self._steps[rank, label, is_beside]
         moment = when_updated(label, step, is_beside=is_beside, has_ended=has_ended)
-        exchanged = self._exchanged.by(rank)
+        communicated = self._communicated.by(rank)
         key = (label, -3 if is_beside else -2)
         size = replica.group.size()
         site = None if has_ended else site_here()
-        look = Look(key, rank, size, moment, replica.tensors, site, has_trained=True, exchanged=exchanged)
-        self._judge.look(look)
+        sample = ReplicaSample(
+            key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=communicated
+        )
+        self._notice(sample)
 
 
 def _local(parameter: Any) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import ref
 
 from torch import Tensor
@@ -24,9 +24,9 @@ from torch.nn import Module
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_averaged_by, when_reduced_by
 from ddpsim.simulator.replicas.averaged_parameters import AveragedParameters
-from ddpsim.simulator.replicas.communicated_elements import Exchanged
+from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
 from ddpsim.simulator.replicas.flat_gradients import FlatGradients, Of, brought, gradient_of, value_of
-from ddpsim.simulator.replicas.replica_judge import Look
+from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaSample
 from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Pending
@@ -71,20 +71,13 @@ class _Rank:
         self.compared: dict[str, int] = {}
 
 
-class Sink(Protocol):
-    """Is told of replicas."""
-
-    def look(self, look: Look) -> None:
-        """A replica, at a moment at which it should be equal to the others."""
-
-
 class HandReduced:
     """Watches one execution for them."""
 
-    def __init__(self, wrappers: WrapperRegistry, judge: Sink, exchanged: Exchanged) -> None:
+    def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
         self._wrappers = wrappers
-        self._judge = judge
-        self._exchanged = exchanged
+        self._notice = notice
+        self._communicated = communicated
         self._ranks: dict[int, _Rank] = {}
 
     def module_trains(self, rank: int, module: Module) -> None:
@@ -235,8 +228,8 @@ class HandReduced:
     def _look(
         self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named], *, has_ended: bool
     ) -> None:
-        self._judge.look(
-            Look(
+        self._notice(
+            ReplicaSample(
                 (group, -1),
                 rank,
                 size,
@@ -244,7 +237,7 @@ class HandReduced:
                 _told_apart(parameters),
                 None if has_ended else site_here(),
                 has_trained=True,
-                exchanged=self._exchanged.by(rank),
+                communicated=self._communicated.by(rank),
             )
         )
 

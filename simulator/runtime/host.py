@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.kernel.requests import Request
-from ddpsim.simulator.verdict import Finding
 
 
 class RunningRank(Protocol):
@@ -61,7 +60,6 @@ class Pending:
         "is_complete",
         "issuer",
         "members",
-        "names",
         "owner",
         "payload",
         "poisoned",
@@ -79,8 +77,6 @@ class Pending:
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""
-        self.names: tuple[Any, ...] = ()
-        """What the program calls each tensor, if they should meet others of their names and all have one."""
         self.poisoned: Any = None
         """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
         self.is_complete = False
@@ -107,7 +103,7 @@ def _ignore() -> None:
 
 
 class CallWatch(Protocol):
-    """Looks for what passes here and may fail elsewhere."""
+    """Watches the calls of ranks for hazards, and notices them (`Noticed`)."""
 
     listeners: list[Callable[[Pending], None]]
     """Who else is told of the user's calls, when they are issued."""
@@ -133,17 +129,14 @@ class CallWatch(Protocol):
     def returned(self, rank: int, value: Any) -> None:
         """What a program returned."""
 
-    def slot_filled(self, calls: Sequence[Call]) -> None:
-        """Calls met and agree."""
+    def slot_filled(self, pendings: Sequence[Pending]) -> None:
+        """The calls of a collective met and agree, and write their outputs next."""
 
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
 
     def run_ended(self) -> None:
         """No rank runs any more."""
-
-    def findings(self) -> Sequence[Finding]:
-        """What was found."""
 
 
 class Host(Protocol):

@@ -254,7 +254,7 @@ class ThreadHost:
     def _move(self, move: Move) -> Moved:
         pendings = [self.ranks[rank].pending[handle] for rank, handle in move.calls]
         if pendings[0].call.peer is None:
-            self.hazards.slot_filled([pending.call for pending in pendings])
+            self.hazards.slot_filled(pendings)
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
         with self.threads.untracked:  # a transport may have threads of its own

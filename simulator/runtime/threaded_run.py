@@ -95,7 +95,7 @@ class ThreadedRun:
             *outcome.raised({**errors, **left}),
             *led_by(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(self.host.threads.errors),
-            *self.host.hazards.findings(),
+            *self._kernel.run.hazards(),
         )
 
     def _told(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:

@@ -3,14 +3,15 @@
 That its section in docs/findings.md is whole and its example comes to it, tests/docs/test_findings.py says.
 """
 
-import ast
-import re
+import inspect
 from pathlib import Path
 
 import pytest
 
 from ddpsim import Code
 from ddpsim.scenarios import registry
+from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.diagnosis.hazards import NoticedKind
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKING = ("simulator", "scenarios/training")
@@ -39,9 +40,17 @@ def test_a_code_has_all_that_it_needs(code):
         assert shown, f"no scenario of scenarios/zoo/ comes to {code}"
 
 
-def test_hazards_that_are_worded_are_watched_for():
-    worded = (ROOT / "simulator" / "diagnosis" / "hazards.py").read_text(encoding="utf-8")
-    functions = [node.name for node in ast.parse(worded).body if isinstance(node, ast.FunctionDef)]
-    watching = (ROOT / "simulator" / "hazards" / "call_hazards.py").read_text(encoding="utf-8")
-    lost = [each for each in functions if each[0] != "_" and not re.search(rf"\bhazards\.{each}\b", watching)]
-    assert not lost, f"simulator/hazards/call_hazards.py:findings lacks {', '.join(lost)}"
+def test_each_kind_of_fact_is_noticed_and_worded():
+    worded = ROOT / "simulator" / "diagnosis" / "hazards.py"
+    noticing = "\n".join(text for path, text in SOURCES.items() if path != worded)
+    for kind in NoticedKind:
+        assert f"NoticedKind.{kind.name}" in noticing, f"nothing in simulator/ notices {kind}"
+        if kind is not NoticedKind.REPLICA:  # the judge of check="replicas" words it
+            assert f"NoticedKind.{kind.name}" in SOURCES[worded], f"no function of {worded.name} words {kind}"
+
+
+def test_functions_that_find_hazards_are_called():
+    functions = {each for each in vars(hazards).values() if inspect.isfunction(each)}
+    finding = {each for each in functions if "WatchedRun" in each.__annotations__.values()} - {hazards.hazards}
+    lost = finding - set(hazards.HAZARDS)
+    assert not lost, f"HAZARDS of simulator/diagnosis/hazards.py lacks {', '.join(each.__name__ for each in lost)}"

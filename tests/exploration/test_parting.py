@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ddpsim import Code, Schedule, Verdict, explore, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.running.parting import with_closest_pass
+from ddpsim.scenarios.running.closest_pass import with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.parting import closest_pass
 from ddpsim.simulator.policies.guided import Guided

@@ -81,7 +81,7 @@ def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     assert [each.path for each in again.kept] == [each.path for each in first.kept]
     assert all(each.is_known for each in again.kept)
     count = len(first.kept)
-    text = f"found: {count} failure{'s' * (count > 1)} of the corpus again"
+    text = f"found: {count} failure{'s' * (count > 1)} reproduced from the corpus"
     assert summary(again).endswith(text)
     assert f"found: {count} new failure{'s' * (count > 1)}" in summary(first)
 
@@ -127,7 +127,7 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.shrinking.shrinker.run_scenario", passes_once)
     told = campaign(TRAININGS)
     first, *others = told.kept
-    assert first.how == "not shrunk: it did not fail again under its schedule, so time or chance decides"
+    assert first.how == "not shrunk: it did not fail again under its schedule, so it depends on time or chance"
     assert first.path.exists()
     assert all(each.how.startswith("shrunk from ") for each in others)
     assert "found: " in summary(told)
@@ -190,7 +190,7 @@ def test_files_that_cannot_be_read_are_one_line_each_and_end_nothing(tmp_path):
         text = str(each)
         assert text.count("\n") == 0
         assert text.startswith(f"{each.path}  cannot be read: ")
-        assert text.endswith("; the others are tried: mend or delete this one")
+        assert text.endswith("; the other files are run: correct or delete this one")
     assert "1, the version that this ddpsim reads" in tried[0].text
     assert str(tried[-1]) == f"{tried[-1].path}  passes now: kept, in case it comes back"
 
@@ -205,12 +205,12 @@ def test_files_of_another_engine_are_not_tried(tmp_path):
 def test_a_corpus_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "corpus"
     path.write_text("")
-    with pytest.raises(UsageError, match=r"^corpus is '.*corpus', which is no folder, expected one or a new name: "):
+    with pytest.raises(UsageError, match=r"^corpus '.*corpus' is not a folder: give a folder or a new name"):
         run_campaign(PROGRAMS, corpus=path)
 
 
 def test_a_corpus_that_cannot_be_written_is_told_before_anything_is_run(tmp_path):
     (tmp_path / "file").write_text("")
     folder = str(tmp_path / "file" / "corpus")
-    with pytest.raises(UsageError, match=f"^corpus is {folder!r}, which cannot be made, expected a folder that can: "):
+    with pytest.raises(UsageError, match=f"^corpus {folder!r} cannot be created: give another folder"):
         run_campaign(PROGRAMS, corpus=tmp_path / "file" / "corpus")

@@ -72,7 +72,7 @@ def test_a_first_look_that_does_not_end_is_one_run(endless):
     look = first_look(endless, Engine.TORCH, 0.05)
     assert look.hangs
     assert look.schedules == 1
-    assert str(look) == "does not come to its end: no search is possible"
+    assert str(look) == "does not end: no search is possible"
 
 
 def test_a_first_look_at_what_is_stuck_is_one_run(monkeypatch):

@@ -10,6 +10,7 @@ from ddpsim import Budget, Crash, Delay, EarlyReturn, UsageError
 from ddpsim.simulator.accesses import Access, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel, requests
@@ -541,6 +542,8 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))
         yield requests.Announce(call_of(Signature("new_group", members=(1,))))
         yield StepDone()
+        yield requests.LatestStep("default", 0)
+        yield Noticed(NoticedKind.READ)
         yield requests.Agree("way", "1", NOWHERE)
         yield requests.LoaderBegun(3, NOWHERE)
         yield requests.Sampled(requests.Sampling(2, 0, 8, True, 0, 0, False), NOWHERE, NOWHERE)

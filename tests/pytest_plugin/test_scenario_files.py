@@ -92,7 +92,7 @@ def test_a_file_that_is_named_needs_no_version(run):
     ("text", "told"),
     [
         ("ddpsim = 2\nsummary = 'x'", "*extra.toml:1: ddpsim is 2, expected 1*"),
-        (EXTRA_CALL[:-20], "*extra.toml:* is no TOML*"),
+        (EXTRA_CALL[:-20], "*extra.toml:* is not TOML*"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line_and_the_others_run(run, text, told):

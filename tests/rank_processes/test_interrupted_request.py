@@ -142,7 +142,7 @@ def test_the_host_of_the_rank_ends_it(rank, moment):
         lambda me: None,
         switch=lambda outgoing, incoming: None,
         move_data=lambda *_: None,
-        hazards=HazardWatch(1),
+        hazards=HazardWatch(1, rank.kernel.handle),
         enter_thread=lambda: None,
     )
     me = host.ranks[0].main

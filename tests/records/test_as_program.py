@@ -129,5 +129,5 @@ def test_every_operation_of_a_recorder_can_be_made():
 
 
 def test_an_operation_that_is_not_known_is_refused():
-    with pytest.raises(UsageError, match="the records have the call 'new_window', of which no test can be written"):
+    with pytest.raises(UsageError, match="the records have the call 'new_window', which a test cannot make"):
         program_of(found([[call("new_window"), HUNG], [call("new_window")]]))

@@ -97,7 +97,7 @@ def test_groups_in_opposite_order_are_a_cycle_also_where_all_calls_were_issued()
 def test_a_call_that_all_came_to_and_that_does_not_complete_is_unknown():
     diagnosis = found(job([[DONE, HUNG, HUNG]] * 2))
     assert diagnosis.verdict is Verdict.UNKNOWN
-    assert only(diagnosis).summary == 'ranks 0, 1 came to all_reduce #1 on "default", and it did not complete'
+    assert only(diagnosis).summary == 'ranks 0, 1 reached all_reduce #1 on "default", and it did not complete'
 
 
 def test_a_send_without_a_receive_is_found():
@@ -157,7 +157,7 @@ def test_a_ring_that_lost_its_beginning_is_compared_from_there_on():
     diagnosis = found(dumps)
     assert (only(diagnosis).ranks, diagnosis.compared) == ((2,), 4)
     assert "made no call after all_reduce #8" in only(diagnosis).body
-    text = 'group "default" is compared from call #6 on: what came before is in not all the records'
+    text = 'group "default" is compared from call #6: earlier calls are not in all records'
     assert text in diagnosis.notes
 
 
@@ -204,7 +204,7 @@ def test_a_record_that_was_written_earlier_is_not_blamed():
     diagnosis = found(job([[], [DONE, DONE], [DONE, DONE, HUNG], [DONE, DONE, HUNG]]))
     assert only(diagnosis).ranks == (1,)
     assert diagnosis.notes[0] == (
-        "the record of rank 0 lacks calls that others completed with it: it was written before those"
+        "the record of rank 0 lacks calls that others completed with it: it was written earlier"
     )
 
 

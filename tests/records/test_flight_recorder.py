@@ -118,7 +118,7 @@ def test_the_content_says_the_rank_where_it_can():
 
 
 def test_a_rank_that_nothing_says_is_asked_for():
-    with pytest.raises(RecordError, match='let the name end in the rank, as "rank_3" does'):
+    with pytest.raises(RecordError, match='rename the file to end in the rank, such as "rank_3"'):
         flight_recorder.read(dump(0, [call()], WORLD), "dump.pickle")
 
 

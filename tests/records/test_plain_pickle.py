@@ -30,7 +30,7 @@ def test_plain_values_are_read(protocol):
 def test_nothing_is_imported_and_nothing_run(protocol, tmp_path):
     left = tmp_path / "left"
     for value in (Runs(os.mkdir, str(left)), Runs(eval, "1"), collections.OrderedDict(), {"a": [Runs(os.getcwd)]}):
-        with pytest.raises(RecordError, match=r"wants to import \S+, expected plain values; nothing of it was run"):
+        with pytest.raises(RecordError, match=r"tries to import \S+, expected plain values; nothing was run"):
             loads(pickle.dumps(value, protocol))
     assert not left.exists()
 

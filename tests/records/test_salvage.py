@@ -70,7 +70,7 @@ def test_a_rank_is_not_blamed_for_what_may_stand_behind_the_cut():
     [finding] = diagnosis.findings
     assert (diagnosis.verdict, finding.code, finding.ranks) == (Verdict.UNKNOWN, Code.UNCHECKED, ())
     assert "rank 1  left a record that ends after all_reduce #2" in finding.body
-    note = "the record of rank 1 is cut short, and read as far as it goes: rank 1 after all_reduce #2"
+    note = "the record of rank 1 is cut short; the part before that was read: rank 1 after all_reduce #2"
     assert note in diagnosis.notes
 
 

@@ -186,7 +186,7 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue_module, "catalogue", lambda: own)
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
-    assert re.fullmatch(r"ddpsim: \S*bad\.toml cannot be listed \(.*\): run it, to see what is wrong\n", err)
+    assert re.fullmatch(r"ddpsim: \S*bad\.toml cannot be listed \(.*\): run it to see what is wrong\n", err)
 
 
 # --- run and replay ---------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from ddpsim.simulator.policies.named import EXPLORING, RUNNING
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "s1:0:e2f90957"
 ENGINES = "expected one of torch, ddp, both: give one of these names"
-TIME = "expected more than 0 and a number: say how long to fuzz"
+TIME = "expected a number above 0: say how long to fuzz"
 RUNNING_ONES = f"expected one of {', '.join(RUNNING)}: ..."
 
 BAD = {
     "": "Missing command; expected one of list, run, replay, debug, explore, fuzz, shrink, zoo, diagnose, report, "
-    "bench; see `ddpsim --help`",
+    "bench, doctor; see `ddpsim --help`",
     "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', but there is nothing: correct the path",
@@ -36,7 +36,7 @@ BAD = {
     "run send-sent": "scenario is 'send-sent', expected ...: did you mean 'send-send'?",
     "run send-send --engine tensor": f"engine is 'tensor', {ENGINES}",
     "run send-send --policy fair": f"policy is 'fair', {RUNNING_ONES}",
-    "replay send-send": "send-send has no schedule of its own, expected a TOKEN: take the one of its report",
+    "replay send-send": "send-send has no schedule of its own: give the TOKEN from its report",
     f"replay send-send --engine both {TOKEN}": "engine is 'both', expected 'torch' or 'ddp': give one of these",
     "replay send-send hello": "replay token 'hello' is not whole, expected something like ...: copy ...",
     "zoo --policy fair": f"policy is 'fair', {RUNNING_ONES}",
@@ -73,7 +73,7 @@ BAD = {
     "fuzz --world-size 3": "found --world-size without NAME...",
     "fuzz examples/hang.py:train --world-size 0": "world size is 0...",
     "fuzz no-such-scenario": "scenario is 'no-such-scenario', expected a name in `ddpsim list`...",
-    "fuzz --corpus README.md": "corpus is 'README.md', which is no folder, expected one or a new name...",
+    "fuzz --corpus README.md": "corpus 'README.md' is not a folder: give a folder or a new name...",
     "shrink join-baseline": (
         "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the schedule "
         "that it fails under"
@@ -82,7 +82,7 @@ BAD = {
         "policy is 'random', beside a replay token, which is a schedule already: leave one of them out"
     ),
     "shrink send-send -o least.txt": (
-        "output is 'least.txt', expected a name that ends in .toml: `ddpsim run` knows it by that"
+        "output is 'least.txt', expected a name that ends in .toml, so that `ddpsim run` reads it"
     ),
     "shrink send-send --seconds 0": "Budget(seconds=0.0), expected more than 0",
     "shrink send-send --world-size 1": "world size is 1, send-send expects 2 or more: give it more ranks",

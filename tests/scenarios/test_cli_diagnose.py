@@ -97,9 +97,7 @@ def test_a_report_is_written(ddpsim, tmp_path):
 
 
 def test_of_a_version_that_is_not_known_what_is_like_the_known_one_counts(ddpsim, tmp_path):
-    note = (
-        "note  flight recorder 3.1 is not known, and read like 2.10: what it says otherwise or besides is not compared"
-    )
+    note = "note  flight recorder 3.1 is an unknown version, read like 2.10: new or changed fields are not compared"
     for dumps, status, text in ((FINE, 3, "UNKNOWN  unchecked"), (MISSING, 1, "DEADLOCK  deadlock.missing_rank")):
         written(tmp_path / "dumps", {rank: {**each, "version": "3.1"} for rank, each in dumps.items()})
         told = ddpsim("diagnose", "dumps")
@@ -121,7 +119,7 @@ def test_a_pickle_that_is_cut_is_read_as_far_as_it_goes(ddpsim, tmp_path):
     status, out, _ = ddpsim("diagnose", "dumps")
     assert (status, "UNKNOWN  unchecked" in out) == (3, True)
     assert "  rank 1  left a record that ends after all_reduce #" in out
-    assert "note  the record of rank 1 is cut short, and read as far as it goes: rank 1 after all_reduce #" in out
+    assert "note  the record of rank 1 is cut short; the part before that was read: rank 1 after all_reduce #" in out
 
 
 @pytest.mark.tier("ci")
@@ -145,7 +143,11 @@ def one(value):
 
 
 BAD = {
-    "no such path": ({}, ["gone"], "gone is not there, expected a file, a folder, an archive or a pattern of records"),
+    "no such path": (
+        {},
+        ["gone"],
+        "gone does not exist, expected a file, a folder, an archive or a pattern of records",
+    ),
     "an empty folder": ({}, ["."], "found no record in ., expected a dump of torch's flight recorder"),
     "no record": ({"a.log": b"x"}, ["."], "found no record in . among 1 files, expected"),
     "a file that is none": ({"a.log": b"x"}, ["a.log"], "a.log: a file that is no record, expected a dump"),
@@ -153,7 +155,7 @@ BAD = {
     "a pickle that wants to import": (
         {"rank_0": pickle.dumps(Runs(), 2)},
         ["rank_0"],
-        "rank_0: a pickle that wants to import posix.mkdir, expected plain values; nothing of it was run",
+        "rank_0: a pickle that tries to import posix.mkdir, expected plain values; nothing was run",
     ),
     "the same in a folder": ({"rank_0": pickle.dumps(Runs(), 2)}, ["."], "wants to import posix.mkdir"),
     "no version": (one({**FINE[0], "version": 3}), ["."], "of version '3', expected 2.0 or a later one"),
@@ -271,7 +273,7 @@ def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, t
             count = int(out.partition(" record")[0].split()[-1])
             read.add(count)
             whole = "host" * ("gz" in path.name) + f"{count - 1}/" * ("gz" in path.name) + f"rank_{count - 1}"
-            note = f"note  left out what follows {whole} in {path.name}, which is not whole ("
+            note = f"note  left out the part after {whole} in {path.name}, which is incomplete ("
             told = sum(line.startswith(note) for line in out.splitlines())
             assert told == 1 or (told == 0 and count == 4), (path.name, length)  # of four only padding may be gone
         # What gzip has packed comes to light in blocks: a small one all at once.
@@ -302,7 +304,7 @@ def test_a_damaged_member_of_a_zip_ends_what_is_read_of_it(ddpsim, tmp_path):
     path.write_bytes(bytes(data))
     _, out, _ = ddpsim("diagnose", path.name)
     assert "2 records of" in out
-    assert "note  left out what follows rank_1 in packed.zip, which is not whole (" in out
+    assert "note  left out the part after rank_1 in packed.zip, which is incomplete (" in out
 
 
 # --- a test of it -----------------------------------------------------------------------------------------------------
@@ -327,13 +329,13 @@ def test_a_hang_becomes_a_test_that_fails_alike_and_shrinks(ddpsim, tmp_path):
 def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
     written(tmp_path / "dumps", FINE)
     assert ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2] == (
-        "ddpsim: the records have no finding that a test could have, expected one: leave --write-test out\n"
+        "ddpsim: the records show no failure to reproduce in a test: leave --write-test out\n"
     )
     (tmp_path / "own.toml").write_text("mine")
     taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
     assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
     assert ddpsim("diagnose", "dumps", "--write-test", "own.txt")[2] == (
-        "ddpsim: --write-test is 'own.txt', expected OUT.py for pytest, or OUT.toml for ddpsim: name one\n"
+        "ddpsim: --write-test is 'own.txt', expected OUT.py for pytest, or OUT.toml for ddpsim\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -77,3 +78,13 @@ def test_a_torch_that_is_too_old_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["torch"], "__version__", "2.10.1")
     assert main(["doctor"]) == 1
     assert "  torch: torch is 2.10.1, expected 2.11 or newer: pip install 'torch>=2.11'\n" in capsys.readouterr().out
+
+
+def test_it_runs_from_a_folder_of_sources_that_nobody_installed(with_table, monkeypatch, capsys):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with_table("replaced  time sleep")
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith("ddpsim from its sources, Python ")

@@ -36,5 +36,5 @@ def test_what_shrinking_came_to_is_shown_if_it_cannot_be_saved(ddpsim, full_disk
     assert status == 2
     assert out.startswith("# to be saved as send-send-shrunk.toml\nddpsim = 1\n")
     assert 'scenario = "send-send"\n' in out
-    assert err == "ddpsim: send-send-shrunk.toml cannot be written (No space left on device): name a file that can be\n"
+    assert err == "ddpsim: send-send-shrunk.toml cannot be written (No space left on device): give a writable file\n"
     assert os.listdir(".") == []

@@ -61,7 +61,7 @@ def test_a_function_that_fails_in_some_schedule(fuzz, tmp_path, capsys):
     status, out, _ = fuzz("--executions", "1", "--engine", "torch")
     assert status == Status.OTHERWISE
     assert out.startswith(f"{name}  still fails: found fail, rank_error, rank 0, expected pass\n")
-    assert out.endswith("found: 1 failure of the corpus again\n")
+    assert out.endswith("found: 1 failure reproduced from the corpus\n")
 
 
 def test_a_scenario_against_its_own_expectation(fuzz):
@@ -99,7 +99,7 @@ def test_what_does_not_end_is_one_run_as_long_as_the_campaign(fuzz, tmp_path):
     status, out, _ = fuzz("own.py:endless", "--seconds", "0.125")
     assert status == Status.UNKNOWN
     assert out.startswith("--- torch\nUNKNOWN  budget\n  the run took longer than 0.125 s of wall time\n")
-    assert out.endswith("\n\nown.py:endless does not come to its end: no search is possible\n")
+    assert out.endswith("\n\nown.py:endless does not end: no search is possible\n")
     assert not (tmp_path / ".ddpsim").exists()
 
 
@@ -110,4 +110,4 @@ def test_a_broken_corpus_file_is_one_line(fuzz, tmp_path):
     assert status == Status.AS_EXPECTED
     line, *_ = out.splitlines()
     assert line.startswith("corpus/cut.toml  cannot be read: ")
-    assert line.endswith("; the others are tried: mend or delete this one")
+    assert line.endswith("; the other files are run: correct or delete this one")

@@ -233,8 +233,8 @@ def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeyp
     [
         ({"verdict": Verdict.PASS, "codes": ()}, "verdict: recorded pass; now fail"),
         ({"codes": (Code.DEADLOCK_CYCLE,)}, "findings: recorded deadlock.cycle; now divergence.parameters"),
-        ({"choices": 99}, r"choices: recorded 99; now \d+, it ended early"),
-        ({"choices": 1}, r"choices: recorded 1; now \d+, it ended late"),
+        ({"choices": 99}, r"choices: recorded 99; now \d+, so it ended early"),
+        ({"choices": 1}, r"choices: recorded 1; now \d+, so it ended late"),
         ({"digest": "00ff"}, r"digest of the trace: recorded 00ff; now [0-9a-f]{32}"),
     ],
 )

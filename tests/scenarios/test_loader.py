@@ -243,7 +243,7 @@ def test_what_is_beside_a_file_is_one_module_when_it_is_loaded_and_when_it_runs(
         ("no/such.py:f", r"scenario is 'no/such.py:f', but there is no file 'no/such.py': correct.*"),
         ("x" * 300 + ".toml", r"scenario is '.*', but there is no file 'x{300}.toml': correct the path"),
         ("hang.py", r"there is no file 'hang.py', expected a program: correct the path"),
-        ("own.toml:f", r"scenario is 'own.toml:f', expected FILE.toml: leave out ':f', a file has one"),
+        ("own.toml:f", r"scenario is 'own.toml:f', but a TOML file has one scenario: leave out ':f'"),
     ],
 )
 def test_names_of_no_scenario(write, monkeypatch, tmp_path, name, message):
@@ -269,14 +269,14 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
     assert len(folder) == 1
     assert folder["fine-one"].summary == "fine"
     [problem] = folder.broken
-    assert re.search(r"bad_one.toml:1 is no TOML", problem)
+    assert re.search(r"bad_one.toml:1 is not TOML", problem)
     for name in ("bad-one", "nothing", "fine-one-repaired"):
         assert name not in folder
 
 
 def test_a_name_whose_file_cannot_be_loaded_says_why(folder, monkeypatch):
     monkeypatch.setattr("ddpsim.scenarios.files.loader.registry", folder)
-    with pytest.raises(UsageError, match=r"bad_one\.toml:1 is no TOML"):
+    with pytest.raises(UsageError, match=r"bad_one\.toml:1 is not TOML"):
         load("bad-one")
 
 
@@ -285,7 +285,7 @@ def test_a_registry_has_no_name_that_nobody_finds(folder, tmp_path):
     registry = Registry(tmp_path, ("own",))
     assert dict(registry.items()).keys() == {"fine-one"}
     assert registry.broken[1].endswith(
-        "other_one.toml has a scenario called 'another', expected 'other-one': rename it, or the file"
+        "other_one.toml has a scenario named 'another', expected 'other-one': rename the scenario or the file"
     )
 
 

@@ -186,7 +186,7 @@ BAD = [
     ("parallel = { dp = 0 }", "parallel.dp is 0, expected a whole number from 1 to 1024"),
     (
         "parallel = { dp = 4, tb = 2 }",
-        "parallel.tb is no key, expected one of dp, dp_replicate, dp_shard, micro_batches, pp, schedule, tp",
+        "parallel.tb is not a known key, expected one of dp, dp_replicate, dp_shard, micro_batches, pp, schedule, tp",
     ),
     (
         "parallel = { dp = 2, dp_replicate = 2, dp_shard = 2 }",

@@ -360,7 +360,7 @@ def test_a_token_behind_the_program_is_told(folder, capfd, command):
     write(folder, MEETS)
     assert main([command, "own.py", "s1:0:e2f90957"]) == 2
     assert capfd.readouterr().err == (
-        "ddpsim: s1:0:e2f90957 stands behind own.py, where it is the program's own: put it before\n"
+        "ddpsim: s1:0:e2f90957 is after own.py, so the program receives it: put the token before the program\n"
     )
 
 

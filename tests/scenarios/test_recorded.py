@@ -56,7 +56,7 @@ def test_nothing_is_recorded_in_other_files_and_for_names(write):
             "recorded.codes[0] is 'stuk', expected one of mismatch.",
         ),
         ("[recorded]\nverdict = 'fail'\nchoices = -1", "recorded.choices is -1, expected a whole number from 0 on"),
-        ("[recorded]\nverdict = 'fail'\ntoken = ''", "recorded.token is no key, expected one of"),
+        ("[recorded]\nverdict = 'fail'\ntoken = ''", "recorded.token is not a known key, expected one of"),
     ],
 )
 def test_a_table_edited_by_hand_is_one_line(write, text, message):

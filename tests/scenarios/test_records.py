@@ -123,7 +123,7 @@ def test_the_console_writes_both_forms(ddpsim, tmp_path):
     for folder in ("a/dumps", "logs"):
         assert ddpsim("diagnose", folder)[0] == 1
     _, _, err = ddpsim("run", "op-type-differs", "--clog", "logs")
-    assert err == ("ddpsim: logs holds records already, such as clog_rank_0.log, expected none: give another folder\n")
+    assert err == ("ddpsim: logs already has records, such as clog_rank_0.log: give another folder\n")
     _, _, err = ddpsim("run", "op-type-differs", "--engine", "both", "--clog", "other")
     assert "--clog with 2 runs, expected one" in err
     _, _, err = ddpsim("run", "op-type-differs", "--transport", "processes", "--clog", "other")

@@ -123,7 +123,7 @@ def test_what_fuzz_finds_in_a_program_is_kept_and_replayed(folder, console):
     assert "not as recorded" not in out
     status, out, _ = console(*words, "--any", "order")
     assert status == 1
-    assert "found: 1 failure of the corpus again" in out
+    assert "found: 1 failure reproduced from the corpus" in out
     kept.unlink()
     status, out, _ = console(*words, "--any", "order")
     assert (status, out.splitlines()[-1]) == (0, "nothing found")

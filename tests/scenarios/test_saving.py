@@ -209,7 +209,7 @@ def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
         ('schedule = "0x1.z"', "schedule is '0x1.z', expected answers as in a replay token, such as \"0x12.1.2\""),
         ('schedule = "0x99999999999"', "schedule is '0x99999999999', expected answers"),
         ('runs_on = "nccl"', "runs_on is 'nccl', expected one of torch, ddp"),
-        ('scenario = "send-send"\n[[rank]]\nsteps = []', "rank stands beside `scenario`, expected one thing to run"),
+        ('scenario = "send-send"\n[[rank]]\nsteps = []', "rank cannot be combined with `scenario`"),
         ('scenario = "no-such-one"', "scenario is 'no-such-one', expected a name"),
         (
             'scenario = "saved.toml"',
@@ -219,7 +219,7 @@ def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
         ("[[rank]]\n[[rank]]\nsteps = 3", "ranks[0]: found None, expected a list"),
         ('[[rank]]\nsteps = [{wait = "a"}]', "wait"),
         ('[[rank]]\nsteps = [{issue = "a"}]', "operation: found None, expected a text"),
-        ("[[rank]]\nsteps = []\nstep = []", "rank[0].step is no key, expected one of steps"),
+        ("[[rank]]\nsteps = []\nstep = []", "rank[0].step is not a known key, expected one of steps"),
         ("world_size = 3\n[[rank]]\nsteps = []", "ranks"),
     ],
 )

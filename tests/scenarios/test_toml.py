@@ -183,11 +183,12 @@ def found(text):
 
 WRONG = {
     **{text: (text, f"{found(text)}, expected {expected}") for text, expected in NOT_EXPECTED.items()},
-    "not toml": ("world_size = \n", ":1 is no TOML (Invalid value (at line 1, column 14)), expected lines like"),
-    "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
+    "not toml": ("world_size = \n", ":1 is not TOML (Invalid value (at line 1, column 14)), expected lines like"),
+    "no summary": ("seed = 1", ": summary is missing: add `summary = "),
     "unknown key": (
         "wordl_size = 3",
-        ":2: wordl_size is no key, expected one of accumulation, activation_checkpointing, alike, average_buffers, ",
+        ":2: wordl_size is not a known key, expected one of accumulation, activation_checkpointing, alike, "
+        "average_buffers, ",
     ),
     "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
     "contradiction": (
@@ -195,7 +196,10 @@ WRONG = {
         ":3: iterations has 3 numbers, expected 4, one for each rank of world_size = 4",
     ),
     "rows": ("rows = [1, 2]", ":2: rows has 2 numbers, expected 4, one for each rank of world_size = 4"),
-    "rule": ("iterations = { first = 1 }", ":2: iterations.first is no key, expected one of cycle, start, step"),
+    "rule": (
+        "iterations = { first = 1 }",
+        ":2: iterations.first is not a known key, expected one of cycle, start, step",
+    ),
     "network option": (
         'network = { name = "mlp", hiden = [3] }',
         ":2: network.hiden is no option, expected one of features, hidden, outputs: did you mean 'hidden'?",
@@ -218,11 +222,11 @@ WRONG = {
     ),
     "many iterations together": (
         "world_size = 11\niterations = 100000",
-        ":3: iterations come to 100000 on a rank and 1100000 in all, expected 100000 and 1000000 at most",
+        ":3: iterations are 100000 on a rank and 1100000 in all, expected 100000 and 1000000 at most",
     ),
     "many iterations by a rule": (
         "iterations = { start = 1, step = 50000 }",
-        ":2: iterations come to 150001 on a rank and 300004 in all, expected 100000 and 1000000 at most",
+        ":2: iterations are 150001 on a rank and 300004 in all, expected 100000 and 1000000 at most",
     ),
     "large whole": ('[[fault]]\nkind = "crash"\nbefore_call = 9223372036854775808', ":4: fault[0].before_call is 922"),
     "large number": (f"optimizer = {{ learning_rate = 1{'0' * 400} }}", "00000..., expected a number from 0 on"),
@@ -233,7 +237,7 @@ WRONG = {
     ),
     "too many digits": (f"seed = 1{'0' * 5000}", "own.toml cannot be read (a number has too many digits), expected a"),
     "nested too deeply": (f"seed = {'[' * 5000}", "own.toml cannot be read (arrays are nested too deeply), expected a"),
-    "engine": ("[engine]\nstatic = true", ":3: engine.static is no key, expected one of "),
+    "engine": ("[engine]\nstatic = true", ":3: engine.static is not a known key, expected one of "),
     "engine flag": ("[engine]\nstatic_graph = 1", ":3: engine.static_graph is 1, expected true or false"),
     "engine whole": ("[engine]\ndim = true", ":3: engine.dim is True, expected a whole number from 0 on"),
     "engine number": (
@@ -244,7 +248,10 @@ WRONG = {
         'optimizer = { name = "adam", momentum = 0.9 }',
         ":2: optimizer.momentum is 0.9, but adam has none: leave it out, or use sgd",
     ),
-    "join": ("join = { divide = true }", ":2: join.divide is no key, expected one of divide_by_initial_world_size"),
+    "join": (
+        "join = { divide = true }",
+        ":2: join.divide is not a known key, expected one of divide_by_initial_world_size",
+    ),
     "exception rank": (
         '[[exception]]\nranks = [0]\naction = "skip"\n[[exception]]\nranks = [7]',
         ":6: exception[1].ranks is [7], expected ranks below world_size = 4",
@@ -261,11 +268,11 @@ WRONG = {
     "exception of nobody": ('[[exception]]\nranks = []\naction = "skip"', ":3: exception[0].ranks is [], expected one"),
     "exception never": (
         '[[exception]]\niterations = []\naction = "skip"',
-        ":3: exception[0].iterations is [], expected one or more: leave it out for all",
+        ":3: exception[0].iterations is [], expected one or more: leave it out to mean all",
     ),
     "exception without a word": (
         "[[exception]]",
-        ":2: exception[0].action is missing, expected what is done otherwise, or which branches a batch uses",
+        ":2: exception[0].action is missing, expected an action, or the branches that a batch uses",
     ),
     "gap": (
         'network = "early_exit"\n[[exception]]\nuses = ["third"]',
@@ -291,7 +298,7 @@ WRONG = {
     ),
     "seconds of a crash": (
         '[[fault]]\nkind = "crash"\nseconds = 1.0',
-        ":4: fault[0].seconds is no key, expected one of",
+        ":4: fault[0].seconds is not a known key, expected one of",
     ),
     "code": (
         '[expect]\nfinding = "deadlock.missing"',
@@ -304,16 +311,16 @@ WRONG = {
     ),
     "nobody is to blame": (
         '[expect]\nfinding = "rank_error"',
-        ":3: expect.finding is 'rank_error' without ranks, expected who is to blame, such as ranks = [1]",
+        ":3: expect.finding is 'rank_error' without ranks: name the culprits, such as ranks = [1]",
     ),
-    "ranks": ("[expect]\nranks = [1]", ":3: expect.ranks says who is to blame, expected a finding, too"),
+    "ranks": ("[expect]\nranks = [1]", ":3: expect.ranks names culprits, but no finding is expected: add one"),
     "rank": (
         '[expect]\nfinding = "rank_error"\nranks = [4]',
         ":4: expect.ranks is [4], expected ranks below world_size = 4",
     ),
     "expect.ddp": (
         "[expect.ddp]\noracel = true",
-        ":3: expect.ddp.oracel is no key, expected one of finding, ranks, verdict",
+        ":3: expect.ddp.oracel is not a known key, expected one of finding, ranks, verdict",
     ),
     "oracle": (
         "iterations = [1, 2, 3, 4]\n[expect]\noracle = true",
@@ -321,7 +328,7 @@ WRONG = {
     ),
     "oracle of what fails": (
         '[expect]\nverdict = "fail"\noracle = true',
-        ":4: expect.oracle is true, but what fails is not compared, expected a pass or divergence.*: leave it out",
+        ":4: expect.oracle is true, but the oracle only judges runs that pass or end in divergence.*: leave it out",
     ),
 }
 
@@ -389,7 +396,7 @@ def test_who_is_blamed_fixes_the_world(write, blamed):
 def test_a_file_that_is_no_text(tmp_path):
     path = tmp_path / "own.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"own.toml:1 is no TOML \(.*\), expected lines like"):
+    with pytest.raises(UsageError, match=r"own.toml:1 is not TOML \(.*\), expected lines like"):
         load(str(path))
 
 

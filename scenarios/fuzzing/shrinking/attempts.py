@@ -1,7 +1,7 @@
-"""Does a simpler scenario still fail in the same way, and under which schedule?
+"""Check whether a simpler scenario still fails in the same way, and under which schedule.
 
-A schedule rarely fits another program than its own. So where it matters, a simpler program gets a small search: its
-predecessor's choices, round robin, what else DPOR comes to in a few executions, and a few random walks.
+A schedule rarely fits another program than its own. So a simpler program gets a small search: its predecessor's
+choices, round robin, a few more DPOR executions, and a few random walks.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from ddpsim.simulator.shrinking.schedule_passes import stripped
 
 _EXPLORED = 20
 _WALKS = 4
-"""So many executions a search has, with DPOR and at random."""
+"""The number of executions of a search, with DPOR and at random."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameWay:
-    """What has to come of a scenario on an engine to be the same failure."""
+    """What a scenario's result on an engine must have to be the same failure."""
 
     failure: Failure
     engine: Engine
     is_surprise: bool
-    """It is not what the scenario expects; of a simpler one that is, nobody would learn anything."""
+    """True if the scenario did not expect the failure. Then a simpler scenario must not expect it either."""
 
     def holds_for(self, scenario: Scenario, result: Result) -> bool:
-        """True for the same failure."""
+        """Return True for the same failure."""
         return self.failure.is_that_of(result) and not (
             self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
         )
 
 
 def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
-    """Run it under its own schedule, or under several."""
+    """Run a candidate under its own schedule, or under several."""
     scenario, executions = candidate.scenario, 0
     try:
         for result in _runs(candidate, same.engine):
@@ -53,13 +53,13 @@ def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
             if same.holds_for(scenario, result):
                 choices = stripped(result.schedule.choices)
                 return Attempt(Candidate(replace(scenario, choices=choices)), executions)
-    except UsageError:  # it would be refused: no failure
+    except UsageError:  # a scenario that is refused does not fail
         return Attempt(None, executions + 1)
     return Attempt(None, executions)
 
 
 def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
-    """The executions, one after the other, for as long as somebody asks for more."""
+    """Yield executions one after another, as long as the caller asks for more."""
     scenario = candidate.scenario
     yield run_scenario(scenario, engine, policy=Guided(scenario.choices))
     if candidate.has_own_schedule or not scenario.choices:
@@ -68,7 +68,9 @@ def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
 
 
 def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
-    """Those of DPOR, of which round robin is the first; random walks where they do not cover all there is."""
+    """Yield DPOR's executions, the first of which is round robin; then random walks, if DPOR has not covered
+    everything.
+    """
     strategy = Dpor(scenario.world_size)
     for _ in range(_EXPLORED):
         policy = strategy.next_policy()

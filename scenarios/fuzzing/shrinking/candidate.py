@@ -1,4 +1,4 @@
-"""A scenario as a value to make simpler: what it runs on how many ranks, and its schedule."""
+"""A scenario as a value to shrink: what it runs on how many ranks, and its schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddpsim.simulator.shrinking.program_size import size_of as size_of_program
 from ddpsim.simulator.shrinking.size import Size
 
 _MOST_SIZES = 8
-"""So many world sizes are tried from the least, besides half of the ranks and one less."""
+"""How many world sizes are tried from the smallest, in addition to half of the ranks and one rank less."""
 
 
 class Candidate(NamedTuple):
@@ -29,11 +29,11 @@ class Candidate(NamedTuple):
 
     scenario: Scenario
     has_own_schedule: bool = True
-    """False if its choices are those of another one, so that other schedules have to be tried, too."""
+    """False if its choices come from another scenario, so that other schedules have to be tried, too."""
 
 
 def size_of(candidate: Candidate) -> Size:
-    """How large it is."""
+    """Return how large it is."""
     scenario = candidate.scenario
     part = _part_of(scenario)
     if part is None:
@@ -44,14 +44,14 @@ def size_of(candidate: Candidate) -> Size:
 
 
 def key_of(candidate: Candidate) -> Hashable:
-    """What it is told apart by from others that come of the same scenario."""
+    """Return a key by which candidates of the same scenario are compared."""
     scenario = candidate.scenario
     # A training has options in dictionaries, which cannot be hashed.
     return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.choices
 
 
 def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
-    """How such a scenario can be made simpler; its schedule comes last."""
+    """Return the passes that can shrink such a scenario; those of its schedule come last."""
     part = _part_of(scenario)
     passes: list[ShrinkPass[Candidate]] = [_smaller_worlds]
     if part is not None:
@@ -63,7 +63,7 @@ def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
 
 
 def _part_of(scenario: Scenario) -> Declared | Program | None:
-    """What can be made simpler of what it runs; None for a function."""
+    """Return the part of its program that can be shrunk; None for a function."""
     training = training_in(scenario)
     return program_in(scenario) if training is None else Declared(training, scenario.world_size, scenario.faults)
 
@@ -75,20 +75,20 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
         if isinstance(simpler, Declared) and not _is_possible(simpler):
             continue
         made = _with_part(candidate.scenario, simpler)
-        # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
+        # If the oracle can judge the training, keep that: otherwise it may be a mistake that fails for another reason.
         if made.reference is not None or candidate.scenario.reference is None:
             yield Candidate(made, has_own_schedule=False)
 
 
 def _is_possible(declared: Declared) -> bool:
-    """True if a file could say it: what torch refuses fails by itself."""
+    """Return True if a file could declare it: what torch refuses fails for another reason."""
     training = declared.training
     networks = [outline(each.name, each.options) for each in training.networks] if training.needs_mesh else []
     return not networks or next(problems_of(training, networks, declared.world_size), None) is None
 
 
 def _with_part(scenario: Scenario, part: Declared | Program) -> Scenario:
-    """It is compared with the oracle if it was, and if that has something to say."""
+    """Return the scenario with another part. The oracle still judges it if it did and supports the part."""
     name, engine, choices = scenario.name, scenario.engine, scenario.choices
     if isinstance(part, Declared):
         made = of_training(part.training, part.world_size, name=name, engine=engine, choices=choices)
@@ -105,7 +105,7 @@ def _with_part(scenario: Scenario, part: Declared | Program) -> Scenario:
 
 
 def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
-    """On fewer ranks, as far as the scenario is made for them: the least that it is made for first."""
+    """Yield the scenario on fewer ranks, as far as it allows them, the fewest first."""
     scenario = candidate.scenario
     size, least = scenario.world_size, scenario.min_world_size
     sizes = {*range(least, min(least + _MOST_SIZES, size)), *(each for each in (size // 2, size - 1) if each >= least)}

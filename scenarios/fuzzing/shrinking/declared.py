@@ -1,4 +1,4 @@
-"""A declared training in its world, as a value to make simpler, and how large that is."""
+"""A declared training with its world size as a value to shrink, and its size."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PLAINEST_FIRST = (
     "resnet",
     "transformer",
 )
-"""The networks, in the order in which one is easier to look through than the next."""
+"""The networks, the simplest first."""
 
 
 class Declared(NamedTuple):
-    """A training, how many ranks train, and what strikes them."""
+    """A training, how many ranks train, and its faults."""
 
     training: Training
     world_size: int
@@ -46,7 +46,7 @@ class Declared(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The iterations of each rank."""
+        """Return the iterations of each rank."""
         return tuple(self.training.count(rank) for rank in range(self.world_size))
 
 
@@ -64,7 +64,7 @@ FEATURES = (
     "clip_norm",
     "engine_options",
 )
-"""Fields that are plain or not."""
+"""Fields that have a default value or not."""
 
 
 def _defaults(plain: object, *names: str) -> dict[str, Row]:
@@ -90,7 +90,7 @@ STRUCTURE = Structure(
 
 
 def size_of(declared: Declared) -> Size:
-    """The size of a declared training; its schedule is none of it."""
+    """Return the size of a declared training, without its schedule."""
     training = declared.training
     return Size(
         ranks=declared.world_size,
@@ -102,7 +102,7 @@ def size_of(declared: Declared) -> Size:
 
 
 def _exception_weight(exception: Exceptional) -> int:
-    """One for what it says, and for each of the ranks, iterations and branches that it names."""
+    """Count one for the exception, and one for each rank, iteration and branch that it names."""
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
     return sum(len(each or ()) for each in named) + sum(each is not None for each in said)

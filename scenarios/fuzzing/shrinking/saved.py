@@ -1,4 +1,4 @@
-"""Where a shrunk scenario is saved, and under what name it finds the program that it runs."""
+"""Save a shrunk scenario: choose the file, and the name by which it refers to its program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.scenarios.model import Scenario
 
 
 def default_path(name: str) -> Path:
-    """Beside the file that a scenario comes from, `FILE-shrunk.toml`; `NAME-shrunk.toml` here for one with a name."""
+    """Return the path of a shrunk scenario: `FILE-shrunk.toml` in its file's folder, or `NAME-shrunk.toml` here."""
     file, words = path_in(name), words_of_program(name)
     if file:
         of_function = [] if words else [name.rpartition(":")[2]]
@@ -27,17 +27,17 @@ def default_path(name: str) -> Path:
 
 
 def check_free(path: Path, option: str = "-o") -> None:
-    """Raise UsageError if there is something already, or if a file there would not be taken for a scenario.
+    """Raise UsageError if the file exists, or has no name of a scenario file.
 
-    `option` is the one that names the file.
+    `option` is the command-line option that names the file.
     """
     if path.suffix != ".toml":
-        raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml: `ddpsim run` knows it by that")
+        raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml, so that `ddpsim run` reads it")
     check_new(path, option)
 
 
 def check_new(path: Path, option: str) -> None:
-    """Raise UsageError if there is something already."""
+    """Raise UsageError if the file exists."""
     if path.exists():
         raise UsageError(
             f"{path} exists, expected a new file, so that nothing is lost: name another with {option}, or remove it"
@@ -48,12 +48,12 @@ _SHRUNK = "shrunk from"
 
 
 def save_shrunk(scenario: Scenario, name: str, path: Path, *, how: str = _SHRUNK) -> None:
-    """Save what came of shrinking the scenario `name`, or in another way. Raises UsageError if it cannot be written."""
+    """Save the scenario made from scenario `name`; `how` says how. Raises UsageError if it cannot be written."""
     save(_as_saved(scenario, name, path), path, summary=_summary(scenario, name, how))
 
 
 def shrunk_text(scenario: Scenario, name: str, path: Path) -> str:
-    """What `save_shrunk` writes."""
+    """Return the text that `save_shrunk` writes."""
     return text_of(_as_saved(scenario, name, path), summary=_summary(scenario, name, _SHRUNK))
 
 
@@ -62,12 +62,12 @@ def _as_saved(scenario: Scenario, name: str, path: Path) -> Scenario:
 
 
 def _summary(scenario: Scenario, name: str, how: str) -> str:
-    """What its own tells of, such as how many ranks there are, need not be there any more."""
+    """Return the summary. It quotes the original's, whose details, such as the number of ranks, may be outdated."""
     return f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
 
 
 def _program_of(name: str) -> str:
-    """The name of what is run: that of a file may stand for another scenario, under a schedule."""
+    """Return the name of what is run: a file may only refer to another scenario, under a schedule."""
     if not name.endswith(".toml"):
         return name
     other = open_toml(Path(name)).values.get("scenario", "")
@@ -75,10 +75,10 @@ def _program_of(name: str) -> str:
 
 
 def _seen_from(path: Path, name: str) -> str:
-    """A name as a file says it: that of a Python file is looked for beside it."""
+    """Return a name as the file `path` refers to it: a Python file is looked up from its folder."""
     return _relative(name, Path(), path.parent)
 
 
 def _relative(name: str, folder: Path, other: Path) -> str:
-    """What is in a Python file, as seen from another folder; any other name as it is."""
+    """Return a name with a Python file's path changed from one folder to another; other names are unchanged."""
     return with_path(name, lambda file: os.path.relpath(folder / file, other))

@@ -23,24 +23,24 @@ from ddpsim.simulator.shrinking.size import Size
 
 @dataclass(frozen=True, slots=True)
 class ShrunkScenario:
-    """What came of shrinking a scenario."""
+    """The result of shrinking a scenario."""
 
     scenario: Scenario
-    """The simplest that was found to fail in the same way, with the schedule and the engine that it fails under."""
+    """The simplest scenario found that fails in the same way, with the schedule and the engine under which it fails."""
     result: Result
-    """The run of it, once more; where `end` is flaky, it did not fail in the same way."""
+    """Its run, repeated; if `end` is flaky, the repeated run did not fail in the same way."""
     size_before: Size
     size: Size
     tries: int
-    """Scenarios that were tried."""
+    """The number of scenarios that were tried."""
     executions: int
-    """Runs that they took."""
+    """The number of runs that they took."""
     end: End
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
-        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        """Return True if no single step makes it simpler; if False, a simpler one may exist."""
         return self.end is End.MINIMAL
 
 
@@ -51,17 +51,18 @@ def shrink_scenario(
     budget: Budget | None = None,
     on_progress: OnShrinkProgress | None = None,
 ) -> ShrunkScenario:
-    """Make a scenario that fails, or the one of that name, simpler as long as it fails with the same leading code.
+    """Make a failing scenario, or the one of that name, simpler while it fails with the same leading code.
 
-    First the ranks become fewer, then the iterations of a declared training or the calls of a program, then what else
-    is said of them plainer, at last the switches of the schedule fewer; simulator/shrinking/size.py has the order. Of
-    a scenario that is a function, only the ranks and the schedule can change. Engine and schedule are the scenario's
-    own unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
+    First the number of ranks is reduced, then the iterations of a declared training or the calls of a program, then
+    their options, last the switches of the schedule; simulator/shrinking/size.py defines the order. If a scenario is a
+    function, only ranks and schedule can change. Engine and schedule are the scenario's own unless an engine is given.
+    If the scenario does not expect its failure, the simpler one does not either.
 
-    The budget, 5000 executions and 60 seconds unless given, is for all runs together. When it runs out, or Ctrl-C ends
-    it, the simplest so far is returned. If the failure does not come again under its own schedule, `end` is flaky.
+    The budget, 5000 executions and 60 seconds by default, is for all runs together. When it is used up, or after
+    Ctrl-C, the simplest scenario so far is returned. If the failure does not repeat under its own schedule, `end` is
+    flaky.
 
-    Raises UsageError for a scenario that does not fail, and for what cannot be run.
+    Raises UsageError for a scenario that does not fail, and for one that cannot be run.
     """
     own = load(scenario) if isinstance(scenario, str) else scenario
     with silent(own):
@@ -73,7 +74,7 @@ def _shrunk(
 ) -> ShrunkScenario:
     chosen = replace(own, engine=own.engine_named(engine))
     failure = run_scenario(chosen)
-    if isinstance(chosen.program, Script):  # it may have started its ranks itself, as many as it says
+    if isinstance(chosen.program, Script):  # it may have started its own ranks, and chosen their number
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
     same = SameWay(
@@ -106,7 +107,7 @@ def _shrunk(
 
 
 def _expecting(scenario: Scenario, result: Result) -> Scenario:
-    """The scenario with what was found as what is expected, unless it says so itself."""
+    """Return the scenario with the found failure as its expectation, unless it has one."""
     if scenario.expected_by(scenario.engine).is_met_by(result):
         return scenario
     leading = result.findings[0]

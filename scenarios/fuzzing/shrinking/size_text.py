@@ -1,4 +1,4 @@
-"""How large a scenario is, in words."""
+"""Format how large a scenario is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpsim.simulator.shrinking.size import Size
 
 
 def size_text(scenario: Scenario, size: Size) -> str:
-    """What of a size says something to the reader: a function, for instance, has no iterations that are known."""
+    """Return the parts of a size that are known; a function, for instance, has no known iterations."""
     parts = [counted(size.ranks, "rank")]
     if training_in(scenario) is not None:
         parts.append(counted(size.steps, "iteration"))
@@ -18,5 +18,5 @@ def size_text(scenario: Scenario, size: Size) -> str:
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """A number and what there are so many of."""
+    """Format a number with its noun, in the singular or plural."""
     return f"{count} {one if count == 1 else several or one + 's'}"

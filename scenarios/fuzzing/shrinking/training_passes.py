@@ -1,7 +1,7 @@
-"""All passes that make a declared training simpler, in the order in which they run.
+"""All passes that shrink a declared training, in the order in which they run.
 
-Most are those of any structure. What is left here is what a structure does not show: ranks and iterations are numbers
-that exceptions and faults name, what is said rank by rank may be said once, and a mesh has to fill its world.
+Most come from the general passes for any structure. The passes here know more: ranks and iterations are numbers that
+exceptions and faults refer to, per-rank values may become one value, and a mesh has to fill its world.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _with(declared: Declared, **fields: object) -> Declared:
 
 
 def fewer_ranks(declared: Declared) -> Iterator[Declared]:
-    """Without a block of ranks, and what is said of them; of few ranks, only two or three."""
+    """Remove a block of ranks and what refers to them; if few ranks are left, try only two or three."""
     if declared.training.parallel is None:
         yield from (each for kept in fewer_of(range(declared.world_size)) if kept for each in _of(kept, declared))
 
 
 def smaller_mesh(declared: Declared) -> Iterator[Declared]:
-    """With one place, or half of the places, along a dimension of its mesh."""
+    """Reduce one dimension of the mesh to one, or to half."""
     mesh = declared.training.parallel
     if mesh is None:
         return
@@ -57,7 +57,7 @@ def smaller_mesh(declared: Declared) -> Iterator[Declared]:
 
 
 def _with_place(mesh: Parallel, name: str, size: int) -> Parallel:
-    """The mesh with that size along a dimension; what then says nothing is left out."""
+    """Return the mesh with that size along a dimension, without options that then have no effect."""
     smaller = structs.replace(mesh, **{name: size})
     if smaller.pp == 1:
         smaller = structs.replace(smaller, schedule=Parallel().schedule, micro_batches=None)
@@ -67,7 +67,7 @@ def _with_place(mesh: Parallel, name: str, size: int) -> Parallel:
 
 
 def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
-    """The training of some ranks: a rule for the iterations stays as it is, or becomes what these ranks had."""
+    """Keep only some ranks: a rule for iterations stays, or becomes the numbers that these ranks had."""
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -101,7 +101,7 @@ def _renumbered(exception: Exceptional, number: dict[int, int]) -> Exceptional:
 
 
 def fewer_iterations(declared: Declared) -> Iterator[Declared]:
-    """Without a block of iterations on all ranks; what is said of later ones holds of those in their place."""
+    """Remove a block of iterations on all ranks; exceptions for later iterations move forward."""
     training = declared.training
     for block in blocks(max(declared.counts)):
         iterations: tuple[int, ...] | Rule
@@ -114,13 +114,13 @@ def fewer_iterations(declared: Declared) -> Iterator[Declared]:
 
 
 def fewer_on_one_rank(declared: Declared) -> Iterator[Declared]:
-    """With no iterations on one rank, half of them, or one less."""
+    """Give one rank no iterations, half of them, or one less."""
     for counts in with_one_simpler(declared.counts, partial(smaller_numbers, least=0)):
         yield _with(declared, iterations=counts)
 
 
 def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
-    """The exception where it is when iterations are gone; nothing if it is about those only."""
+    """Return the exception after iterations were removed; nothing if it was only about those."""
     if exception.iterations is None:
         yield exception
         return
@@ -130,20 +130,21 @@ def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
 
 
 def _without(count: int, gone: range) -> int:
-    """How many of the first `count` are left."""
+    """Return how many of the first `count` are left."""
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
 
 
-# --- what is said of all ranks ----------------------------------------------------------------------------------------
+# --- options of all ranks
+# ----------------------------------------------------------------------------------------------
 
 
 def plainest(declared: Declared) -> Iterator[Declared]:
-    """With nothing but networks, iterations, rows and exceptions."""
+    """Keep only networks, iterations, rows and exceptions."""
     yield _with(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
 def one_for_all(declared: Declared) -> Iterator[Declared]:
-    """With one number of rows, or of iterations, for all ranks."""
+    """Use one number of rows, or of iterations, for all ranks."""
     training, counts = declared.training, declared.counts
     if not isinstance(training.rows, int):
         yield from (_with(declared, rows=rows) for rows in (1, min(training.rows)))
@@ -154,7 +155,7 @@ def one_for_all(declared: Declared) -> Iterator[Declared]:
 
 
 def _repaired(declared: Declared) -> Declared:
-    """Without options of another network, branches that there are no more, and exceptions that say nothing."""
+    """Remove options of other networks, branches that no longer exist, and exceptions without an effect."""
     networks = tuple(map(_with_its_options, declared.training.networks))
     branches = {branch for choice in networks for branch in outline(choice.name, choice.options).branches}
     exceptions = (_of_branches(each, branches) for each in declared.training.exceptions)
@@ -182,7 +183,7 @@ def _of_branches(exception: Exceptional, branches: set[str]) -> Exceptional:
 
 
 def _sensible(shrink_pass: Callable[[Declared], Iterator[Declared]]) -> Callable[[Declared], Iterator[Declared]]:
-    """What a pass gives, repaired, and without what says too much or too little for its world."""
+    """Wrap a pass: repair its results, and drop those that a file could not declare."""
 
     def sensible(declared: Declared) -> Iterator[Declared]:
         for simpler in shrink_pass(declared):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: scenarios and what they are made of, for `ddpsim fuzz` and for tests of one's own."""
+"""Hypothesis strategies that generate scenarios and their parts, for `ddpsim fuzz` and for users' tests."""
 
 from ddpsim.scenarios.fuzzing.strategies.parallel_trainings import parallel_trainings
 from ddpsim.scenarios.fuzzing.strategies.programs import broken_programs, programs

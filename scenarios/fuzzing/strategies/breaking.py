@@ -1,7 +1,7 @@
-"""Breaks a program in one place of one rank, in a way that has a label.
+"""Break a program in one place of one rank, in a labelled way.
 
-A break need not be a fault: where nobody waits for the call, or where two calls that were swapped agree, the program
-still passes. What comes of it is for those to say who run it.
+A break need not be a fault: if no rank waits for the call, or two swapped calls are equal, the program still passes.
+The code that runs the program decides what the result has to be.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ddpsim.simulator.programs.validation import members_of
 
 
 class Kind(Enum):
-    """What was done to a program. The order is that of tables."""
+    """What was done to a program, in the order of tables."""
 
     NONE = "none"
     MISSING = "missing"
     """One call is left out."""
     EXTRA = "extra"
-    """One call is made once more."""
+    """One call is repeated."""
     SWAPPED = "swapped"
-    """Two calls stand in the other order."""
+    """Two calls are in the other order."""
     OPERATION = "operation"
     SHAPE = "shape"
     DTYPE = "dtype"
@@ -43,14 +43,14 @@ class Kind(Enum):
 
 
 _FOREIGN_TAG = 1000
-"""Far from every tag that is drawn."""
+"""A tag that is never drawn."""
 
 
 Steps = tuple[Step, ...]
 
 
 def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
-    """The program broken on one of its ranks; None if there is no place for it, whatever is chosen."""
+    """Return the program broken on one of its ranks; None if the break does not fit any rank."""
     for rank in some_of(choices, range(program.world_size), program.world_size):
         steps = _BREAKS[kind](choices, program, rank)
         if steps is not None:
@@ -59,15 +59,15 @@ def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kin
 
 
 def possible_kinds(program: Program) -> list[Kind]:
-    """The kinds of break that there is a place for."""
+    """Return the kinds of break that fit the program."""
     return [kind for kind in _BREAKS if broken(_Plainest(), program, kind) is not None]
 
 
 class _Plainest:
-    """Always the first of the options."""
+    """Choices that always take the first option."""
 
     def integer(self, least: int, most: int) -> int:
-        """The least."""
+        """Return the least."""
         return least
 
 
@@ -76,7 +76,7 @@ def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
     return replace(program, ranks=ranks)
 
 
-# --- breaks of the order: the steps of the rank afterwards; None if it has no place for the break ---------------------
+# --- breaks of the order: they return the rank's new steps, or None if the break does not fit -------------------------
 
 
 def _missing(choices: Choices, program: Program, rank: int) -> Steps | None:
@@ -99,7 +99,7 @@ def _extra(choices: Choices, program: Program, rank: int) -> Steps | None:
 
 
 def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
-    """Two calls, one after the other, change places; the waits go with them."""
+    """Swap two consecutive calls, with their waits."""
     steps = program.ranks[rank]
     issues = _issues(steps)
     pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
@@ -135,7 +135,7 @@ def _stopped(choices: Choices, steps: Steps, end: Step) -> Steps | None:
 
 
 Change = Callable[[Choices, Program, int, Issue], Issue | None]
-"""What a rank's call becomes; None if it cannot be broken this way."""
+"""Changes one call of a rank; None if this break does not fit the call."""
 
 
 def _changed(change: Change) -> Callable[[Choices, Program, int], Steps | None]:
@@ -162,7 +162,7 @@ def _operation(choices: Choices, program: Program, rank: int, issue: Issue) -> I
 
 
 def _alike(issue: Issue, model: Issue) -> Issue:
-    """With as much of the model's shape, dtype and reduction as its operation takes: backends notice less then."""
+    """Return the call with the model's shape, dtype and reduction if its operation has them: harder to detect."""
     one = {Shapes.ONE, Shapes.SEVERAL}
     if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
         if IN_PROGRAMS[issue.operation].rows is Rows.ANY:
@@ -173,7 +173,7 @@ def _alike(issue: Issue, model: Issue) -> Issue:
 
 
 def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """Another number of elements, or as many in another shape."""
+    """Return the call with another number of elements, or the same number in another shape."""
     if not issue.shapes:
         return None
     if one_of(choices, (False, False, True)):
@@ -214,7 +214,7 @@ def _root(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue 
 
 
 def _splits(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """One row that was meant for a member goes to another."""
+    """Send one row of a member to another member."""
     if issue.splits is None:
         return None
     parts = list(issue.splits[0])
@@ -226,7 +226,7 @@ def _splits(choices: Choices, program: Program, rank: int, issue: Issue) -> Issu
 
 
 def _group(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """The call goes to another group of the rank, of as many members where it says something of each."""
+    """Move the call to another group of the rank; of equal size, if the call has values per member."""
     members = members_of(program)
     own = members[issue.group]
     per_member = IN_PROGRAMS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)

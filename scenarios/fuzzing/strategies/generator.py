@@ -1,11 +1,11 @@
-"""The one generator of programs in which nothing is wrong. Where its choices come from, it does not know.
+"""The only generator of correct programs. Its choices come from an interface, a seed or hypothesis.
 
-Note [No deadlock]. All that communicates is drawn in one order, and each rank issues its part of it in that order,
-without waiting for more than what it has issued. Suppose ranks waited for good: among the calls they wait for, take the
-first in that order. A rank that has not issued its side of it waits for an earlier one, which contradicts the choice.
+Note [No deadlock]. All communication is drawn in one global order. Each rank issues its part in that order, and waits
+only for calls that it has issued. Suppose ranks waited forever: take the first call in that order that any of them
+waits for. A rank that has not issued its side of it must wait for an earlier call, which contradicts the choice.
 
-A receive from any source has a tag of its own, so that only one message can be meant, and is not empty: gloo
-refuses that.
+A receive from any source has a tag of its own, so that only one message matches. It is not empty, because gloo refuses
+that.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in P
 
 _MOST_GROUPS = 2
 _LARGE: Shape = (3001,)
-"""More than a backend moves in one piece."""
+"""More elements than a backend moves in one piece."""
 _FIRST_OWN_TAG = 100
 _NEVER = -1
 _DELAYS = (0, 0, 0, 1, 2, 3, _NEVER)
-"""After how many more calls of its own a rank waits for one."""
+"""After how many more of its own calls a rank waits for a call."""
 
 Round = Mapping[int, Issue]
-"""Calls that belong together, by rank."""
+"""The calls of one collective or message, by rank."""
 
 Option = TypeVar("Option")
 
 
 class Choices(Protocol):
-    """Where all that is drawn comes from: a seed, or hypothesis, which can then make it plainer."""
+    """The source of all random choices: a seed, or hypothesis, which can then shrink them."""
 
     def integer(self, least: int, most: int) -> int:
-        """One of the numbers between the two; the least is the plainest."""
+        """Return a number in this range; the least is the simplest."""
 
 
 class Extent(NamedTuple):
-    """How many ranks and rounds of calls a program has: the least and the most."""
+    """The least and the most ranks and rounds of calls that a program has."""
 
     ranks: tuple[int, int] = (2, 4)
     rounds: tuple[int, int] = (0, 8)
 
 
 def one_of(choices: Choices, options: Sequence[Option]) -> Option:
-    """One of some options; the first is the plainest."""
+    """Return one of some options; the first is the simplest."""
     return options[choices.integer(0, len(options) - 1)]
 
 
 def some_of(choices: Choices, options: Sequence[Option], count: int) -> list[Option]:
-    """So many of them, in any order."""
+    """Return `count` of the options, in any order."""
     left = list(options)
     return [left.pop(choices.integer(0, len(left) - 1)) for _ in range(count)]
 
 
 def draw_program(choices: Choices, extent: Extent) -> Program:
-    """The next program."""
+    """Return the next program."""
     world_size = choices.integer(*extent.ranks)
     groups = _groups(choices, world_size)
     members = members_of(Program(world_size, groups, ()))
@@ -71,7 +71,7 @@ def draw_program(choices: Choices, extent: Extent) -> Program:
 
 
 def collective(choices: Choices, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
-    """Calls of an operation, that agree."""
+    """Return calls of an operation that match on all members."""
     takes = IN_PROGRAMS[operation]
     dtype = one_of(choices, DTYPES) if takes.shapes is not Shapes.NONE else None
     if takes.shapes is Shapes.IN_AND_OUT:
@@ -82,7 +82,7 @@ def collective(choices: Choices, operation: str, name: str, group: str, members:
     return dict.fromkeys(members, Issue(name, operation, group, shapes, dtype, reduction, root))
 
 
-# --- what communicates ------------------------------------------------------------------------------------------------
+# --- the calls --------------------------------------------------------------------------------------------------------
 
 
 def _groups(choices: Choices, world_size: int) -> tuple[Group, ...]:
@@ -115,7 +115,7 @@ def _message(choices: Choices, number: int, group: str, members: Sequence[int]) 
 
 
 def _exchange(choices: Choices, plain: Issue, members: Sequence[int]) -> Round:
-    """Calls with parts of all sizes; every rank sends something."""
+    """Return calls with splits of all sizes; every rank sends something."""
     size, row = len(members), one_of(choices, ((), (3,)))
     parts = [[choices.integer(0, 3) for _ in members] for _ in members]
     for number in range(size):
@@ -140,9 +140,9 @@ def _shapes(choices: Choices, operation: str, size: int) -> tuple[Shape, ...]:
 
 
 def _shape(choices: Choices, *, has_rows: bool = False) -> Shape:
-    """Mostly small ones; seldom a scalar, one without an element, or a large one."""
+    """Return a shape: mostly small, seldom a scalar, an empty or a large one."""
     lengths = tuple(choices.integer(1, 5) for _ in range(choices.integer(1, 2)))
-    kind = choices.integer(0, 29)  # behind the lengths, so that hypothesis does not take a scalar for plainer
+    kind = choices.integer(0, 29)  # drawn after the lengths, so that hypothesis does not prefer a scalar
     if kind == 29:
         return _LARGE
     if kind == 28:
@@ -150,11 +150,11 @@ def _shape(choices: Choices, *, has_rows: bool = False) -> Shape:
     return () if kind > 23 and not has_rows else lengths
 
 
-# --- what a rank does of it -------------------------------------------------------------------------------------------
+# --- the steps of a rank ----------------------------------------------------------------------------------------------
 
 
 def _steps(choices: Choices, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
-    """Its calls in order, each waited for at once, some calls later, or never."""
+    """Return the rank's calls in order, each waited for at once, some calls later, or never."""
     own = [calls[rank] for calls in rounds if rank in calls]
     due: dict[int, list[Step]] = {}
     for number, issue in enumerate(own):

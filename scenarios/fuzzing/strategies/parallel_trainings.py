@@ -1,4 +1,4 @@
-"""Hypothesis strategy of declared trainings of shards, tensor parallelism and pipelines, which the oracle can judge."""
+"""Hypothesis strategy of trainings with shards, tensor parallelism and pipelines that the oracle can judge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NETWORKS: tuple[tuple[str, Options], ...] = (
     ("mlp", {"hidden": (8, 8, 8)}),
     ("transformer", {"depth": 2, "tied": False}),
 )
-"""Those with layers, at sizes that train in some milliseconds."""
+"""Networks with layers, at sizes that train in some milliseconds."""
 _MESHES = (
     Parallel(dp=2),
     Parallel(dp=3),
@@ -37,18 +37,18 @@ _MESHES = (
     Parallel(dp_replicate=2, dp_shard=2),
 )
 _SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED_1F1B, Schedule.LOOPED_BFS)
-"""Zero bubble ones lose gradients of what `fully_shard` has (torch 2.13, on gloo as here)."""
+"""Zero bubble schedules lose gradients with `fully_shard` (torch 2.13 on gloo)."""
 _ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
 """What all ranks may do together instead of training."""
 
 
 @st.composite
 def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
-    """A declared training with `fully_shard`, over a mesh of 2 to 4 ranks, and its world size.
+    """Draw a declared training with `fully_shard`, over a mesh of 2 to 4 ranks, and its world size.
 
     Drawn are the mesh (a hybrid one, too), networks that can be cut and split, schedules and micro-batches,
     accumulation, mixed precision, activation checkpointing, clipping, optimizers, and iterations in which all ranks
-    accumulate, skip or evaluate. What is drawn is within what torch can do, and has to come to what the oracle says.
+    accumulate, skip or evaluate. torch supports all of them, and the result has to agree with the oracle.
     """
     name, options = draw(st.sampled_from(_NETWORKS))
     layers = len(outline(name, options).layers_in_order())
@@ -57,7 +57,7 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
         layout = draw(_pipelines(layout, layers))
     iterations = draw(st.integers(1, 3))
     mixed_precision = draw(st.sampled_from([None, None, torch.bfloat16]))
-    # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
+    # Adam divides by a gradient's own size, so rounding of a small gradient matters much.
     names = [OptimizerName.SGD] if mixed_precision else [*OptimizerName]
     training = Training(
         (NetworkChoice(name, options),),
@@ -78,7 +78,7 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
 
 @st.composite
 def _pipelines(draw: st.DrawFn, mesh: Parallel, layers: int) -> Parallel:
-    """The mesh with a schedule and a number of micro-batches that torch takes."""
+    """Draw a schedule and a number of micro-batches that torch accepts for this mesh."""
     fitting = [each for each in _SCHEDULES if mesh.pp * each.stages_per_rank <= layers]
     parts = mesh.pp * draw(st.integers(1, 2))
     return structs.replace(mesh, schedule=draw(st.sampled_from(fitting)), micro_batches=parts)

@@ -1,7 +1,7 @@
-"""Hypothesis strategies of programs: nothing wrong with them, or broken in one place.
+"""Hypothesis strategies of programs: correct ones, or broken in one place.
 
-What is drawn is generator.py's and breaking.py's; each of their choices is one of hypothesis's, so a failure shrinks to
-few ranks, few rounds and plain calls that are waited for at once.
+generator.py and breaking.py make the programs. Each of their choices is one of hypothesis's, so a failure shrinks to
+few ranks, few rounds and simple calls that are waited for at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ddpsim.simulator.programs.program import Program
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Choices of hypothesis's."""
+    """Choices that hypothesis draws."""
 
     draw: st.DrawFn
 
     def integer(self, least: int, most: int) -> int:
-        """One that hypothesis chooses."""
+        """Return a number that hypothesis draws."""
         return self.draw(st.integers(least, most))
 
 
@@ -31,7 +31,7 @@ class _Drawn:
 def programs(
     draw: st.DrawFn, *, min_ranks: int = 2, max_ranks: int = 4, min_rounds: int = 0, max_rounds: int = 8
 ) -> Program:
-    """A program of plain calls in which nothing is wrong: it passes under every schedule.
+    """Draw a correct program of plain calls: it passes under every schedule.
 
     Drawn are the number of ranks, up to two more groups, and up to `max_rounds` collectives of any operation or
     messages, directed or to a receive from any source, with their shapes (of one and two dimensions, scalars, empty and
@@ -50,12 +50,12 @@ def programs(
 def broken_programs(
     draw: st.DrawFn, *, min_ranks: int = 2, max_ranks: int = 4, max_rounds: int = 8
 ) -> tuple[Program, Kind]:
-    """A program that was broken in one place of one rank, and what was done to it.
+    """Draw a program that was broken in one place of one rank, and the kind of break.
 
-    A break need not be a fault: where nobody waits for the call, say, the program still passes.
-    `ddpsim.simulator.programs.check` says what comes of it. Kinds are those of breaking.py: a call that
-    is missing, made again, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits
-    that differ; a rank that returns early or crashes.
+    A break need not be a fault: if no rank waits for the call, the program still passes.
+    `ddpsim.simulator.programs.check` returns what happens. Kinds are those of breaking.py: a call that is missing,
+    repeated, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits that differ; a
+    rank that returns early or crashes.
 
         @given(broken_programs())
         def test_what_is_found(chosen):
@@ -66,7 +66,7 @@ def broken_programs(
     choices = _Drawn(draw)
     kind = one_of(choices, possible_kinds(program))
     changed = broken(choices, program, kind)
-    assert changed is not None, "whether there is a place for a break does not hang on what is drawn"
+    assert changed is not None, "whether a break fits does not depend on the drawn choices"
     return changed[0], kind
 
 

@@ -9,7 +9,7 @@ from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.random_walk import RandomWalk
 
 _MOST_SWITCHES = 4
-"""Most bugs need two or three orderings (simulator/policies/pct.py)."""
+"""Most bugs need two or three ordered events (simulator/policies/pct.py)."""
 _MOST_SEED = 2**32 - 1
 _MOST_DEPTH = 4
 
@@ -17,10 +17,10 @@ Choices = tuple[int, ...]
 
 
 def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrategy[Choices]:
-    """Choices at choice points, for `Guided`, which takes each modulo the number of options there.
+    """Draw choices at choice points, for `Guided`, which takes each modulo the number of options there.
 
-    Drawn are long ones with many switches, and ones with few (up to four), far apart. The
-    simplest is (), round robin; and 0 is "as round robin would".
+    Drawn are long ones with many switches, and ones with up to four switches, far apart. The simplest is (), round
+    robin; and 0 means "as round robin would".
 
         @given(schedules())
         def test_any_interleaving(choices):
@@ -37,13 +37,13 @@ def _choices(switches: dict[int, int]) -> Choices:
 
 
 def policies(*, max_choices: int = 60) -> st.SearchStrategy[Policy]:
-    """Policies for one run: drawn choices, a random walk, or PCT of depth 1 to 4.
+    """Draw policies for one run: drawn choices, a random walk, or PCT of depth 1 to 4.
 
         @given(policies())
         def test_any_interleaving(policy):
             assert simulate(program, 3, policy=policy).verdict is Verdict.PASS
 
-    A policy is used up by one run. What was taken stands in the result's schedule.
+    A policy serves for one run. The result's schedule has the choices that were taken.
     """
     seeds = st.integers(0, _MOST_SEED)
     return st.one_of(

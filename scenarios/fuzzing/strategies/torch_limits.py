@@ -1,4 +1,4 @@
-"""What a drawn training leaves out: what contradicts itself, and what torch's engine cannot do or does not claim to."""
+"""Reduce a drawn training to what is consistent, and to what torch's engine can do or documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpsim.scenarios.training.training import (
 
 
 def sensible(training: Training) -> Training:
-    """Without what contradicts itself: it would be refused, or mean nothing."""
+    """Remove options that contradict each other: the training would be refused, or have no defined result."""
     options = dict(training.engine_options)
     names = {choice.name for choice in training.networks}
     leaves_out = any(each.uses is not None for each in training.exceptions)
@@ -28,32 +28,32 @@ def sensible(training: Training) -> Training:
     if any(each.action is not None for each in training.exceptions):
         options["static_graph"] = False
     compresses = training.communication_hook in (CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS)
-    if compresses or "sync_batch_norm" in names:  # which rounds otherwise than the oracle does
-        # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
+    if compresses or "sync_batch_norm" in names:  # its rounding differs from the oracle's
+        # Adam divides by a gradient's own size, so rounding of a small gradient matters much.
         training = replace(training, optimizer=structs.replace(training.optimizer, name=OptimizerName.SGD))
-    if training.averages_buffers:  # engines differ in when they run the hook where no reduction follows
+    if training.averages_buffers:  # engines differ in when they run the hook if no reduction follows
         training = _with_actions(training, None, Action.SKIP, Action.SKIP_STEP)
         options["broadcast_buffers"] = True
-    if "embedding" in names:  # sparse gradients: adam refuses them, hooks and views are for dense ones
+    if "embedding" in names:  # sparse gradients: adam refuses them, hooks and views support dense ones
         training = replace(training, optimizer=OptimizerChoice(learning_rate=0.01), communication_hook=None)
         options["gradient_as_bucket_view"] = False
-    if names & {"batch_norm", "sync_batch_norm"}:  # their replicas evaluate differently past the wrapper, a finding
+    if names & {"batch_norm", "sync_batch_norm"}:  # evaluating past the wrapper, their replicas differ: a finding
         training = _without(training, Action.EVALUATE_INNER)
-    if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer takes one dtype
+    if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer requires one dtype
         training = replace(training, optimizer=structs.replace(training.optimizer, is_sharded=False))
-    if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
+    if "sync_batch_norm" in names:  # its gradients on a single rank have no meaning
         training = _without(training, Action.ACCUMULATE)
-        if training.join is not None:  # of the few rows of one rank, its sums of squares lose what the oracle keeps
+        if training.join is not None:  # one rank's few rows lose precision that the oracle keeps
             training = replace(training, rows=6)
     if training.join is not None and training.optimizer.is_sharded:
-        # torch's Join knows no collectives of the loop's own, and its optimizer steps in every iteration. Of a branch
-        # that nobody uses, a joined rank still has the gradient of before: it does not hear that the others cleared it.
+        # torch's Join does not know the loop's own collectives, and its optimizer steps in every iteration. If no rank
+        # uses a branch, a joined rank still has the old gradient, because it does not learn that the others cleared it.
         training = _with_actions(replace(training, reduces_loss=False), Action.EVALUATE_INNER)
     return replace(training, engine_options=options)
 
 
 def _with_actions(training: Training, *actions: Action | None) -> Training:
-    """Only the exceptions that have one of these actions; None for those that only say what is used."""
+    """Keep only the exceptions with one of these actions; None stands for those that only name branches."""
     return replace(training, exceptions=tuple(each for each in training.exceptions if each.action in actions))
 
 
@@ -62,14 +62,14 @@ def _without(training: Training, action: Action) -> Training:
 
 
 def possible_for_torch(training: Training) -> Training:
-    """Without what torch's engine cannot do, most of it under join."""
+    """Remove what torch's engine cannot do, most of it under join."""
     training = documented_by_torch(training)
     if any(each.uses is not None for each in training.exceptions):  # zoo: backward-skipped-before-no-sync
         training = _without(training, Action.SKIP_BACKWARD)
     join = training.join
     if join is None:
         return training
-    # A joined rank shadows a static graph that it has recorded; its map of used parameters may be an old one.
+    # A joined rank answers for a static graph that it has recorded; its map of used parameters may be outdated.
     has_recorded = isinstance(training.iterations, tuple) and min(training.iterations) > 0
     is_static = has_recorded and bool(training.engine_options["static_graph"])
     options: dict[str, Any] = {
@@ -77,11 +77,11 @@ def possible_for_torch(training: Training) -> Training:
         "find_unused_parameters": False,
         "static_graph": is_static,
     }
-    # By the ranks present it divides the gradients of the first model only, and none that go through a hook.
+    # It divides by the ranks present only the gradients of the first model, and none that go through a hook.
     divides_by_all = training.communication_hook is not None or len(training.networks) > 1
     return replace(
-        _with_actions(training, *Action),  # none that only says what is used
-        networks=_without_networks(training, "embedding"),  # a joined rank has never seen its sparse bucket
+        _with_actions(training, *Action),  # no exceptions that only name branches
+        networks=_without_networks(training, "embedding"),  # a joined rank does not know its sparse bucket
         engine_options=options,
         join=JoinTerms(divides_by_all or join.divide_by_initial_world_size),
         optimizer=structs.replace(training.optimizer, is_sharded=False),
@@ -89,11 +89,11 @@ def possible_for_torch(training: Training) -> Training:
 
 
 def documented_by_torch(training: Training) -> Training:
-    """Without what torch's documentation rules out; what is left it should train, whether or not it does.
+    """Remove what torch's documentation excludes; torch should train the rest correctly, whether or not it does.
 
-    Under join a loop has no collectives of its own, nor has a forward, and each forward has a backward.
+    Under join the documentation allows no other collectives in loop or forward, and each forward needs a backward.
     """
-    if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # only with NCCL
+    if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # NCCL only
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)
     if training.join is None:
         return training

@@ -1,4 +1,4 @@
-"""Hypothesis strategy of declared trainings that have a meaning of their own, so that the oracle can judge them."""
+"""Hypothesis strategy of declared trainings with a defined result, so that the oracle can judge them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHEAP: dict[str, dict[str, object]] = {
 """The networks that are drawn, at sizes that train in a millisecond."""
 
 _ROWS = st.integers(3, 6)
-"""Two rows normalise to the same numbers, whatever they are, and leave nothing but rounding for a gradient."""
+"""Two rows always normalise to the same numbers, so their gradient is only rounding."""
 
 _ALIKE = [
     Action.ACCUMULATE,
@@ -51,16 +51,16 @@ _ALIKE = [
 
 @st.composite
 def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = False) -> tuple[Training, int]:
-    """A declared training and its world size, from 1 to 4.
+    """Draw a declared training and its world size, from 1 to 4.
 
     Drawn are one or two networks, with buffers, branches, sparse gradients or several dtypes among them; up to 4
-    iterations for each rank, alike or under join (a rank may have none); rows by rank; options of
+    iterations for each rank, equally many or under join (a rank may have none); rows by rank; options of
     DistributedDataParallel, optimizers (sharded ones, too), communication hooks, a buffer hook, a reduced loss; ranks
     that leave out branches; and iterations in which all ranks accumulate, skip or evaluate.
 
-    Whatever is drawn, our engine must train as the oracle does. torch's engine has limits of its own, each of which the
-    zoo shows as a bug: `for_torch=True` stays within them, and "documented" only within what torch's documentation
-    rules out, so it finds those bugs.
+    Our engine must train each of them as the oracle does. torch's engine has limits, and a zoo scenario shows each as a
+    bug. `for_torch=True` stays within all of these limits. "documented" stays within the documented limits only, so it
+    finds the others as bugs.
 
         @given(trainings(for_torch=True))
         def test_my_engine(chosen):
@@ -119,14 +119,14 @@ def _optimizers(draw: st.DrawFn) -> OptimizerChoice:
 
 @st.composite
 def _actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[Exceptional]:
-    """In some iterations, all ranks do something else."""
+    """Draw iterations in which all ranks do something else."""
     iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
     return [Exceptional(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
 
 
 @st.composite
 def _uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[Exceptional]:
-    """Some ranks leave out branches in some iterations."""
+    """Draw ranks and iterations that leave out branches."""
     branches = {name: NETWORKS[name]().branches for name in names}
     if not any(branches.values()) or not max(counts):
         return []
@@ -140,5 +140,5 @@ def _uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[Ex
 
 
 def _way(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """Branches that are taken: the first few, as a network that exits early has no way to the later ones alone."""
+    """Draw the branches of a batch: the first few, because a network with early exits needs the earlier stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])

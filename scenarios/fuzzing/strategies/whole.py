@@ -1,4 +1,4 @@
-"""Hypothesis strategy of whole scenarios: something to run, a schedule, and an engine."""
+"""Hypothesis strategy of complete scenarios: a program or training, a schedule, and an engine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ddpsim.scenarios.model import Scenario
 
 
 class Kind(Enum):
-    """What a scenario is made of."""
+    """What a scenario runs."""
 
     TRAINING = "training"
-    """It is to pass, and to give the oracle's numbers."""
+    """Has to pass, with the oracle's numbers."""
     PARALLEL_TRAINING = "parallel training"
-    """The same of shards, tensor parallelism and pipelines."""
+    """The same for shards, tensor parallelism and pipelines."""
     PROGRAM = "program"
-    """A program of plain calls that is to pass."""
+    """A program of plain calls that has to pass."""
     BROKEN_PROGRAM = "broken program"
-    """One that was broken in one place, and is to come to what `ddpsim.simulator.programs.check` finds."""
+    """A program broken in one place; it has to give what `ddpsim.simulator.programs.check` finds."""
 
 
 _WEIGHTS = {Kind.TRAINING: 4, Kind.PARALLEL_TRAINING: 1, Kind.PROGRAM: 2, Kind.BROKEN_PROGRAM: 2}
@@ -43,10 +43,11 @@ def scenarios(
     for_torch: Literal[True, "documented"] = True,
     max_choices: int = 60,
 ) -> Scenario:
-    """A scenario of one of the kinds, with a drawn schedule and, for a training, one of the engines.
+    """Draw a scenario of one of the kinds, with a schedule and, for a training, one of the engines.
 
-    On engine "torch" a training is within `trainings(for_torch=...)`; such a one runs on both. Of nine that are drawn,
-    four are trainings, one is a parallel one, which has no engine, two are programs, and two broken ones.
+    On engine "torch" a training is within `trainings(for_torch=...)`; the fuzzer runs these on both engines. Of nine
+    drawn scenarios, four are trainings, one is a parallel training, which has no engine, two are programs, and two are
+    broken programs.
 
         @given(scenarios())
         def test_what_is_expected(scenario):

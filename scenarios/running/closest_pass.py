@@ -1,4 +1,4 @@
-"""What differs between what failed in an exploration of a scenario and a schedule close to it that passes."""
+"""Compare the failure that an exploration found with the closest schedule that passes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 
 _DRAWN = 4
-"""So many schedules are drawn where the first execution failed, and so does the default; and as many ways on from what
-is kept of the one that failed, where an execution takes no processes."""
+"""How many schedules are drawn if the first execution failed under the default schedule too. It is also how many
+continuations of the failing schedule's kept prefix are tried, if an execution needs no processes."""
 
 _LEAST_SECONDS = 1.0
-"""That an execution has."""
+"""The highest number of choices that an execution may have for this search."""
 
 
 def with_closest_pass(
@@ -38,10 +38,11 @@ def with_closest_pass(
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
 ) -> tuple[Exploration, Parting | None]:
-    """The exploration with an execution that passes and parts from the one that failed as late as it may, and where.
+    """Return the exploration with the passing execution that follows the failing schedule longest, and where they
+    differ.
 
-    As it was, and None, where nothing failed, no schedule is found that passes, or runs do not repeat themselves. The
-    search ends after so many seconds with what it has, and by Ctrl-C with nothing.
+    Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found, or if runs do not
+    repeat. After `seconds` the search ends with what it has. Ctrl-C ends it without a result.
     """
     failing = exploration.first_failure
     if failing is None or (exploration.complete and exploration.first_pass is None) or _is_not_for(failing):
@@ -80,5 +81,5 @@ def with_closest_pass(
 
 
 def _is_not_for(failing: Result) -> bool:
-    """True for what hangs on more than the schedule, or takes its time to show each time."""
+    """Return True if the failure depends on more than the schedule, or each run needs long to show it."""
     return any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings)

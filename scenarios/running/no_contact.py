@@ -1,4 +1,4 @@
-"""A program whose ranks never met, where somebody wants to see them meet."""
+"""Report a program whose ranks never communicated, in the commands that need them to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ddpsim.simulator.launching.script import Script
 
 
 def check_meets(scenario: Scenario, result: Result) -> Result:
-    """Raise UsageError for a program whose ranks ran to their ends and had nothing to do with each other.
+    """Raise UsageError if all ranks of a program finished without communicating with each other.
 
-    One that has left by sys.exit(0), as after --help, may be meant so: its result has a note, which tells more here.
+    A program that exits by sys.exit(0), as after --help, may do so on purpose. Its result has a note, and the error
+    quotes it.
     """
     if not result.note:
         return result
@@ -25,7 +26,7 @@ def check_meets(scenario: Scenario, result: Result) -> Result:
 
 
 def _where_it_may_be(scenario: Scenario) -> str:
-    """Many programs look whether there are GPUs before they make a group."""
+    """Return the advice to give --gpus, for a program that makes its group only when it finds a GPU."""
     assert isinstance(scenario.program, Script)
     text = scenario.program.text()
     is_for_gpus = scenario.gpus is None and ("cuda" in text or "accelerator" in text)
