@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ddpsim.simulator.exploration.strategy import Strategy
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
-"""What an exploration may use unless told."""
+"""The default budget of an exploration."""
 
 MOST_RANKS = 16_384
-"""Each is a thread; systems allow some ten thousand."""
+"""The largest world size: each rank is a thread, and systems allow about this many."""
 
 
 def simulate(
@@ -48,28 +48,29 @@ def simulate(
     check_determinism: bool = False,
     **options: Unpack[RunKeywords],
 ) -> Result:
-    """Run `program(rank, *args)` on every rank, by turns, and return what came of it.
+    """Run `program(rank, *args)` on every rank under a deterministic scheduler, and return the result.
 
-    torch.distributed's default group is initialised in each rank. Nothing that a rank raises is raised here: it is in
-    the result, as are deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it.
-    `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same; the
-    generators of ranks then start from seeds of their own, unless `alike` is True: what no rank has seeded differs.
+    torch.distributed's default group is initialised in each rank. An exception in a rank is not raised here: the result
+    contains it, as well as deadlocks and mismatches. A program may also be a command, as for `simulate_program`.
+    `check_determinism` runs the same schedule twice, and finds `nondeterminism` if the program behaves differently.
+    The random generators of ranks then have different seeds, unless `alike` is True, so that missing seeding shows.
 
     The other options, which `replay`, `explore` and `shrink` take, too:
 
-    `args`: what the program is called with, after its rank. `name`: what reports and replay tokens call it.
+    `args`: arguments of the program after its rank. `name`: its name in reports and replay tokens.
     `transport`: "memory" or "gloo". `faults`: a list of Crash, Delay and EarlyReturn.
-    `isolation`: "thread" or "process", which is what a rank is. `gpus`: how many virtual GPUs ranks that are processes
-    find (docs/howto/gpus.md). `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes do not
-    compute at the same time, which has the same result.
-    `check`: "replicas" compares the replicas of a model across ranks, and is `unchecked` where there are none;
-    "replicas-if-any" compares those that there are.
-    `poison`: the tensors that a call writes hold NaN, or about the largest number of their type, until it is waited
-    for, so that a rank that reads too early is found. None, the default, is True in `explore` alone.
-    `backend_semantics`: the backend by whose rules calls meet (docs/backends.md): what passes on gloo may hang on NCCL.
+    `isolation`: each rank is a "thread" or a "process". `gpus`: number of virtual GPUs for ranks that are processes
+    (docs/howto/gpus.md). `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes compute one
+    after another, with the same result.
+    `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
+    "replicas-if-any" does not require any.
+    `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
+    is waited for, so that early reads are found. The default, None, means True in `explore` and False elsewhere.
+    `backend_semantics`: the backend whose matching and blocking rules apply (docs/backends.md): a program that passes
+    on gloo may hang on NCCL.
 
-    Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
-    initialised in this process.
+    Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
+    process.
     """
     runnable = _runnable(program)
     plan = _plan(runnable, world_size, options, is_checked=check_determinism)
@@ -81,13 +82,14 @@ def simulate(
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
-    """Run a file or a module as `__main__` on every rank, as torchrun does, and return what came of it.
+    """Run a file or a module as `__main__` on every rank, as torchrun does, and return the result.
 
     `command` is a file and its arguments, as in `["train.py", "--epochs", "2"]`, or `["-m", "package.train", ...]`.
-    Each rank is a process of its own, with torchrun's environment; no group exists until the program makes it. Options
-    are those of `simulate`, but for `args` and `isolation`. As under torchrun, ranks start unlike, with other random
-    numbers and another order of the same set of strings on neighbouring ranks, each time the same; with `alike` they
-    start alike. `preload` names modules that are slow to import: they are loaded once, before the ranks are forked.
+    Each rank is a process with torchrun's environment variables; no group exists until the program creates it. Options
+    are those of `simulate` except `args` and `isolation`. As under torchrun, ranks have different random and hash
+    seeds, so neighbouring ranks draw other numbers and iterate over sets of strings in another order; every run uses
+    the same seeds. With `alike`, all ranks have equal seeds. `preload` names modules that are slow to import: they are
+    imported once, before the ranks are forked.
 
     Raises UsageError as `simulate` does, and if there is no such program.
     """
@@ -107,9 +109,9 @@ def replay(
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text), with options of `simulate`.
 
-    Raises ReplayError if the token is damaged, of another version, or of another program, and ReplayDivergedError,
-    which shows both sides, if the program no longer offers the recorded choices. Without `strict` each answer is made
-    to fit instead, and the default follows the last one; the result's schedule says what was taken.
+    Raises ReplayError if the token is damaged, of another version, or of another program. Raises ReplayDivergedError,
+    which shows both runs, if a recorded choice is not possible any more. Without `strict`, such a choice is taken
+    modulo the number of options, and the default follows the last one; the result's schedule has the choices made.
     """
     runnable = _runnable(program)
     _check_starts_as_recorded(options)
@@ -139,16 +141,16 @@ def explore(
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
-    Policies: "dpor" runs one schedule of each class that nobody can tell apart, so a program of collectives once;
-    "dfs" runs every schedule, those with at most `preemptions` switches away from a rank that could go on if a bound is
-    given; "random" and "pct" draw schedules from `seed`, `seed + 1` and so on, "pct" looking for bugs of `depth`
-    orderings (3 unless given). The budget, 1000 executions and 60 seconds unless given, is for all together; when it
-    runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
+    Policies: "dpor" (dynamic partial-order reduction) runs one schedule of each class of equivalent ones, so a program
+    of collectives runs once. "dfs" runs every schedule; `preemptions` bounds the switches away from a rank that could
+    continue. "random" and "pct" draw schedules from `seed`, `seed + 1` and so on; "pct" looks for bugs of `depth`
+    orderings (default 3). The budget, by default 1000 executions and 60 seconds, is for all schedules together. When it
+    runs out, the verdict is unknown, never pass: "random" and "pct" pass only programs without any choice.
 
-    The other options are those of `simulate`; `poison` is on unless it is turned off. `keep_going` goes on after a
-    failure, so that all outcomes are counted. `check_determinism` runs each schedule twice, and lets the ranks of
-    functions start unlike, see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration,
-    and what was found is returned.
+    The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
+    count all outcomes. `check_determinism` runs each schedule twice, and gives the ranks of functions different seeds,
+    see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration, which returns what it has
+    found.
 
     Raises UsageError as `simulate` does.
     """
@@ -168,12 +170,12 @@ def explore(
         keep_going=keep_going,
         on_progress=on_progress,
     )
-    with freeze_existing_objects(0):  # once, as what each execution leaves dies young then
+    with freeze_existing_objects(0):  # once for all executions: their garbage is young, so its collection is cheap
         return explorer.explore(plan.identity)
 
 
 def _runnable(program: Any) -> Any:
-    """A program in the place of a command; anything else as it is."""
+    """Return the `Script` of a command, a list of words; return any other program unchanged."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
     return Script(tuple(program)) if is_command else program
 
@@ -181,22 +183,20 @@ def _runnable(program: Any) -> Any:
 def _check_starts_as_recorded(options: Mapping[str, object]) -> None:
     if "alike" in options:
         raise UsageError(
-            f"alike is {options['alike']!r}, but a recorded schedule says how its ranks start: leave it out"
+            f"alike is {options['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
 
 
 def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
-    """What every entry point takes, checked."""
+    """Check a program, a world size and the options of a run, and return the plan of the run."""
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
-        raise UsageError(
-            f"world_size is {world_size!r}, expected a whole number from 1 to {MOST_RANKS}: say how many ranks to run"
-        )
+        raise UsageError(f"world_size is {world_size!r}, expected a whole number from 1 to {MOST_RANKS}: correct it")
     if dist.is_initialized():
         raise UsageError(
-            "torch.distributed is initialised in this process (or simulate was called inside a rank), expected it not "
-            "to be: call simulate outside ranks, after destroy_process_group() or in another process"
+            "torch.distributed is already initialised in this process (or simulate was called inside a rank): call "
+            "simulate outside ranks, after destroy_process_group() or in another process"
         )
     for name, value in options.items():
         _check_option(name, value)
@@ -221,40 +221,40 @@ def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_check
 
 
 def _check_option(name: str, value: object) -> None:
-    """Raise UsageError for an option that there is not, and for a value that is none of its choices."""
+    """Raise UsageError for an unknown option, and for a value that is not one of its choices."""
     if name not in OPTIONS:
         close = get_close_matches(name, OPTIONS, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "leave it out"
-        raise UsageError(f"{name!r} is no option of a run, expected one of {', '.join(OPTIONS)}: {remedy}")
+        raise UsageError(f"{name!r} is not an option of a run, expected one of {', '.join(OPTIONS)}: {remedy}")
     choices = OPTIONS[name].choices
     if choices and value not in (*choices, DEFAULTS[name]):
         expected = " or ".join(map(repr, choices)) if len(choices) == 2 else f"one of {', '.join(choices)}"
         raise UsageError(
             f"{name} is {value!r}, expected {expected}: give one of these"
-            + ("; scenarios run on processes, by run_scenario" if value == "processes" else "")
+            + ("; only run_scenario runs on real processes" if value == "processes" else "")
         )
 
 
 def _check_program(program: Script, args: Sequence[Any], isolation: str | None) -> None:
     if isolation == "thread":
         raise UsageError(
-            f"isolation is 'thread', but {program.name} is run as __main__ of a process of its own: leave isolation out"
+            f"isolation is 'thread', but {program.name} runs as __main__, which needs a process: leave isolation out"
         )
     if args:
-        raise UsageError(f"args is {args!r}, but a program has its arguments in its command: put them there")
+        raise UsageError(f"args is {args!r}, but a program takes its arguments from its command: put them there")
     program.check()
 
 
 def _start_of(program: Any, *, alike: bool, is_checked: bool) -> Start | None:
-    """How the ranks of a run start. Those of functions start unlike where it is checked that they do the same.
+    """Return the seeds of a run's ranks. Ranks of functions have different seeds only in a determinism check.
 
-    Raises UsageError if they start alike in any case.
+    Raises UsageError for an `alike` that has no effect.
     """
     if isinstance(program, Script):
         return start_of_programs(alike)
     if alike and not is_checked:
         raise UsageError(
-            "alike is True, but ranks of functions start alike unless check_determinism is True: leave it out"
+            "alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out"
         )
     return Start(is_alike=False) if is_checked and not alike else None
 
@@ -264,13 +264,13 @@ def _check_preload(program: Any, preload: Any) -> None:
         raise UsageError(f'preload is {preload!r}, expected names of modules: write preload=("transformers",)')
     if preload and not isinstance(program, Script):
         raise UsageError(
-            f"preload is {tuple(preload)}, but ranks of functions have what this process has imported: import it here"
+            f"preload is {tuple(preload)}, but ranks of functions share the modules of this process: import it here"
         )
 
 
 def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
     if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
-        raise UsageError(f"gpus is {gpus!r}, expected a whole number from 1: say how many virtual GPUs there are")
+        raise UsageError(f"gpus is {gpus!r}, expected a whole number from 1: correct it")
     if isolation != "process" and not isinstance(program, Script):
         raise UsageError(
             f"gpus is {gpus}, but ranks are threads, which share torch.cuda: give isolation='process', too, or leave "
@@ -289,10 +289,10 @@ def _check_budget(budget: Any) -> None:
 
 
 def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
-    # One that takes schedules for the same knows what ranks see of each other, on gloo.
+    # DPOR's notion of equivalent schedules is defined for gloo's rules only.
     if getattr(strategy, "outside", "") and not semantics.is_like_gloo:
         raise UsageError(
-            f"backend_semantics is {semantics.name!r}, whose rules policy 'dpor' does not know: take policy 'dfs' "
+            f"backend_semantics is {semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
             "or 'random'"
         )
 
@@ -300,7 +300,7 @@ def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
 def _execution_of(
     program: Any, world_size: int, plan: RunPlan, *, is_checked: bool
 ) -> Callable[[Policy, Budget | None], Result]:
-    """What runs the program once under a policy; twice, where it is checked that it does the same both times."""
+    """Return the function that runs the program once under a policy, or twice for a determinism check."""
 
     def execution(policy: Policy, budget: Budget | None) -> Result:
         run = partial(run_once, program, world_size, plan, budget=budget)

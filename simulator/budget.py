@@ -1,4 +1,4 @@
-"""Limits of a run. When one ends a run, the verdict is unknown, never pass."""
+"""Limits of a run. A run that reaches one has the verdict unknown, never pass."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ddpsim.simulator.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one simulation or exploration may use."""
+    """The limits of one simulation or exploration."""
 
     executions: int = 1000
-    """Runs of an exploration; a simulation is one."""
+    """Number of runs of an exploration."""
     seconds: float = 600.0
-    """Wall-clock seconds in all."""
+    """Wall-clock seconds of the whole simulation or exploration."""
     steps: int = 10_000_000
-    """Choice points of one execution."""
+    """Choice points of one run."""
     polls: int = 100_000
-    """Polls (`is_completed`, `Store.check`) in a row that find nothing while nobody else can run."""
+    """Consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run."""
     stuck_seconds: float = 10.0
-    """Wall-clock seconds that the running rank may spend asleep outside our control (a lock, a socket, native code)."""
+    """Wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, a socket, native code)."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -1,17 +1,17 @@
-"""Choices: all that a run leaves open goes through `choose(point, options)`; the list of what was chosen is a schedule.
+"""Choices and schedules: a policy makes every nondeterministic choice of a run; the list of choices is its schedule.
 
 A schedule has a short, versioned text form, the replay token:
 
     s1:0x12.1.2:w128:u28.80:9c1e03ab
     |  |        |    |      |
-    |  |        |    |      4 hex digits that name the program and world size, 4 that check the whole
-    |  |        |    how ranks of programs start: unlike (u) or alike (a), and the hash seeds they have in turn
-    |  |        the world size, where it is more than 64; up to that the digits that name it are tried for each
-    |  the choices, in order; `AxN` stands for N times A; zeros at the end are left out
+    |  |        |    |      4 hex digits of a hash of the program and world size, 4 of a checksum of the token
+    |  |        |    seeds of the ranks: different (u) or equal (a), and the hash seeds, assigned to ranks in turn
+    |  |        the world size, if above 64; a smaller one is found by comparing the hash with each size's
+    |  the choices, in order; `AxN` is N times A; zeros at the end are omitted
     version
 
-Choice 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is
-short.
+Choice 0 is always the default (the running rank continues, else the next one runs), so a schedule with few switches
+is short.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LONGEST_RUN = 10_000_000
 
 
 class ChoiceKind(Enum):
-    """What is being chosen."""
+    """The kinds of choices."""
 
     RANK = "rank"
-    """Which enabled rank runs next; the options are ranks."""
+    """Which runnable rank runs next; the options are ranks."""
     SOURCE = "source"
-    """Whose message a receive from any source takes; the options are ranks."""
+    """Which rank's message a receive from any source takes; the options are ranks."""
 
 
 class Who(NamedTuple):
@@ -57,48 +57,48 @@ class Who(NamedTuple):
 
 
 class ChoicePoint(NamedTuple):
-    """Where a choice is made. What is said of ranks holds of threads that they start, each by a number of its own."""
+    """The place of a choice in a run. A thread that a rank starts counts like a rank, with a number of its own."""
 
     kind: ChoiceKind
     number: int
-    """How many choice points came before, in this execution."""
+    """The number of choice points before it in this run."""
     rank: int
-    """The rank that stands at the point."""
+    """The rank that is running."""
     numbered: tuple[Who, ...] = ()
-    """Who has each number; () as long as all are ranks."""
+    """The rank or thread of each number; () while no thread has a number."""
 
     def who(self, number: int) -> Who:
-        """The rank or thread of a number."""
+        """Return the rank or thread with this number."""
         return self.numbered[number] if self.numbered else Who(number)
 
 
 class RedundantRun(Exception):  # no error
-    """Raised by a policy to break off an execution that others stand for. It does not count."""
+    """Raised by a policy to abort a run that is equivalent to another one. The aborted run is not counted."""
 
 
 class Policy(Protocol):
-    """Decides what a run leaves open."""
+    """Makes the choices of a run."""
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return an index into `options`, which are never fewer than two; 0 is the default."""
 
 
 HASH_SEEDS = (28, 80)
-"""Of the hashes of neighbouring ranks. A set of two strings has only two orders: with these it has one here and the
-other there for most of the usual names (weight and bias, train and val, x and y)."""
+"""Hash seeds of neighbouring ranks. With these two, a set of two common names (weight and bias, train and val, x and y)
+mostly has different iteration orders on the two ranks."""
 
 
 class Start(NamedTuple):
-    """How the ranks of an execution start. What differs between them is drawn once, so that each run repeats it."""
+    """The seeds with which the ranks of a run start. They are fixed, so every run has the same ones."""
 
     is_alike: bool = False
-    """All have the same seeds; else each has its own, as under torchrun."""
+    """True if all ranks have the same seeds; else each has its own, as under torchrun."""
     hash_seeds: tuple[int, ...] = ()
-    """Of Python's hashes, by which sets of strings are ordered: ranks have them in turn. () for that of the caller."""
+    """Values of PYTHONHASHSEED, assigned to the ranks in turn; they order sets of strings. () for the caller's own."""
 
     @property
     def own_hash_seed(self) -> int | None:
-        """The PYTHONHASHSEED of whoever ran it; None for the seeds that ranks have otherwise."""
+        """The PYTHONHASHSEED that the user had set; None if ranks have ddpsim's default hash seeds."""
         is_given = len(self.hash_seeds) == 1 and not (self.is_alike and self.hash_seeds == HASH_SEEDS[:1])
         return self.hash_seeds[0] if is_given else None
 
@@ -107,19 +107,19 @@ class Start(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Start:
-        """Read what `str` wrote."""
+        """Parse the text that `str` returns."""
         return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The choices made in one execution. `str(schedule)` is its replay token."""
+    """The choices made in one run. `str(schedule)` is its replay token."""
 
     choices: tuple[int, ...] = ()
     program: str = ""
-    """What the choices belong to: the name of the program and the world size."""
+    """The name of the program and the world size, as `program_on` writes them."""
     start: Start | None = None
-    """How its ranks start; None for the way that goes with the program."""
+    """The seeds of its ranks; None for the program's default."""
 
     def __str__(self) -> str:
         _, ranks = _name_and_ranks(self.program)
@@ -131,7 +131,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, token: str, *, program: str) -> Schedule:
-        """Read a token recorded for `program`.
+        """Parse a token recorded for `program`.
 
         Raises ReplayError if it is damaged, of another version, or of another program.
         """
@@ -144,45 +144,45 @@ class Schedule:
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
-        """True if a token was recorded for `program`. Raises ReplayError if it is damaged, or of another version."""
+        """Return True if a token was recorded for `program`. Raises ReplayError as `parse` does."""
         return _is_of(_whole(token), program)
 
 
 def start_in(token: str) -> Start | None:
-    """How the ranks of a recorded execution started, if its token says so. Raises ReplayError if it is damaged."""
+    """Return the seeds of the ranks in a replay token, or None. Raises ReplayError if the token is damaged."""
     found = _whole(token)
     return Start.parse(found["start"]) if found["start"] else None
 
 
 def is_token(text: str) -> bool:
-    """True for what looks like a whole replay token."""
+    """Return True for a text in the form of a replay token."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def program_on(name: str, world_size: int) -> str:
-    """What a schedule belongs to, see `Schedule.program`."""
+    """Return the text that identifies a program and world size, see `Schedule.program`."""
     return f"{name} on {world_size} ranks"
 
 
 def in_words(program: str) -> str:
-    """What `program_on` made, as it is read: on 1 rank."""
+    """Return the text of `program_on` for readers: "on 1 rank", not "on 1 ranks"."""
     return f"{program.removesuffix(' on 1 ranks')} on 1 rank" if program.endswith(" on 1 ranks") else program
 
 
 def choices_text(choices: Sequence[int]) -> str:
-    """Choices as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
+    """Return choices as a token has them, such as "0x12.1.2"; zeros at the end are omitted."""
     runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_without_defaults_at_the_end(choices))]
     texts = chain.from_iterable([f"{choice}x{n}"] if n > 2 else [str(choice)] * n for choice, n in runs)
     return ".".join(texts) or "0"
 
 
 def choices_in(text: str) -> tuple[int, ...]:
-    """The choices in a text that `choices_text` wrote. Raises ReplayError for another text."""
+    """Parse the text that `choices_text` returns. Raises ReplayError for another text."""
     return _without_defaults_at_the_end(list(_decode(text, text)))
 
 
 def _whole(token: str) -> re.Match[str]:
-    """The parts of a token that is undamaged. Raises ReplayError for another."""
+    """Match an undamaged replay token. Raises ReplayError for any other text."""
     token = token.strip()
     found = _TOKEN.fullmatch(token)
     version = token.partition(":")[0]
@@ -193,12 +193,12 @@ def _whole(token: str) -> re.Match[str]:
         )
     if found is None:
         raise ReplayError(
-            f"replay token {_shown(token)} is not whole, expected something like "
-            f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
+            f"replay token {_shown(token)} is not valid, expected something like "
+            f"{VERSION}:0x12.1.2:9c1e03ab: copy the whole token"
         )
     if _checksum(token.rpartition(":")[0] + found["program"]) != found["check"]:
         raise ReplayError(
-            f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
+            f"replay token {_shown(token)} does not match its checksum, so it was changed: "
             "copy it again from the report"
         )
     return found
@@ -206,18 +206,18 @@ def _whole(token: str) -> re.Match[str]:
 
 _ON_RANKS = re.compile(r"(?P<name>.*) on (?P<ranks>[1-9]\d{0,9}) ranks", re.DOTALL)
 _FILE = re.compile(r"(?P<path>\S+\.(?:py|toml))(?P<rest>(?::|\s).*)")
-"""A program that is named by its file."""
+"""The name of a program that begins with the path of its file."""
 _MOST_TRIED = 64
-"""World sizes up to this are tried where a token does not say its own; more would fit four digits by chance."""
+"""A token without a world size is compared with sizes up to this; with more, a four-digit hash may match by chance."""
 
 
 def _is_of(found: re.Match[str], program: str) -> bool:
-    """True if a token is of a program, however the path of its file is spelled."""
+    """Return True if a token was recorded for a program, whatever path its file was given by."""
     return found["program"] in {_checksum(each) for each in _spellings(program)}
 
 
 def _spellings(program: str) -> Iterator[str]:
-    """What the same file may have been called: as it is, from the working folder, from the root, in its own folder."""
+    """Yield the names of a program by other paths of its file: as given, relative, absolute, and without folders."""
     yield program
     file = _FILE.fullmatch(program)
     if file is not None:
@@ -227,7 +227,7 @@ def _spellings(program: str) -> Iterator[str]:
 
 
 def _what_differs(found: re.Match[str], program: str) -> str:
-    """What a token is not of, with what to do."""
+    """Return the end of an error message: whether program or world size differ, and what to do."""
     name, ranks = _name_and_ranks(program)
     sizes = [int(found["ranks"])] if found["ranks"] else range(1, _MOST_TRIED + 1)
     for size in sizes if ranks else ():
@@ -238,7 +238,7 @@ def _what_differs(found: re.Match[str], program: str) -> str:
 
 
 def _name_and_ranks(program: str) -> tuple[str, int]:
-    """What `program_on` was given; 0 ranks for a text of another form."""
+    """Return the name and world size in a text of `program_on`; 0 ranks for another text."""
     found = _ON_RANKS.fullmatch(program)
     return (found["name"], int(found["ranks"])) if found else (program, 0)
 

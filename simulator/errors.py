@@ -1,15 +1,15 @@
 """The exceptions of the simulator.
 
-    SimulatorError                  everything below
-    +-- UsageError                  the caller gave something we cannot work with
+    SimulatorError                  the base class
+    +-- UsageError                  the caller passed a wrong argument, or called at a wrong time
     |   +-- ReplayError             a replay token that is damaged, of another version, or of another program
-    +-- ReplayDivergedError         the replayed program offers other choices than the recorded one did
+    +-- ReplayDivergedError         a recorded choice is not possible in the replayed program
     +-- VerdictError                `Result.raise_for_verdict` on a run that did not pass
-    +-- InjectedCrashError          what a `Crash` fault raises inside a rank
-    +-- RankLostError               stands in a result for a rank whose process ended in the middle of its program
-    +-- InternalError               a bug of ours
+    +-- InjectedCrashError          raised by a `Crash` fault inside a rank
+    +-- RankLostError               in a result: the process of this rank ended in the middle of its program
+    +-- InternalError               a bug of ddpsim
 
-What a rank's own program raises is never wrapped: it stands unchanged in `Result.errors`.
+An exception that a rank's program raises is never wrapped: `Result.errors` has it unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SimulatorError(Exception):
 
 
 class UsageError(SimulatorError, ValueError):
-    """The caller gave something the simulator cannot work with."""
+    """The caller passed a wrong argument, or called at a wrong time; the text is one line."""
 
 
 class ReplayError(UsageError):
@@ -32,7 +32,7 @@ class ReplayError(UsageError):
 
 
 class ReplayDivergedError(SimulatorError):
-    """The replayed program offered other choices than the recorded one did; the text shows both sides."""
+    """A recorded choice is not possible in the replayed program; the text shows both runs."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class ReplayDivergedError(SimulatorError):
     ) -> None:
         super().__init__(text)
         self.choice = choice
-        """How many choices came before; up to here the run followed the recording."""
+        """Number of choices before it; up to here the run followed the recording."""
         self.choice_points = choice_points
-        """How many choice points came before."""
+        """Number of choice points before it."""
         self.rank = rank
-        """Who stood there; None if the run had ended, and the recording goes on."""
+        """The rank at the choice point; None if the run ended before the recording did."""
         self.answer = answer
-        """What the recording takes: an index into what was open then."""
+        """The recorded choice: an index into the options of the recorded run."""
         self.options = options
-        """The ranks that are open now, in the order of the answers; () if the run had ended."""
+        """The ranks that can be chosen in the replay, in order; () if the run had ended."""
 
 
 class VerdictError(SimulatorError, AssertionError):
@@ -66,11 +66,11 @@ class InjectedCrashError(SimulatorError):
 
 
 class RankLostError(SimulatorError):
-    """The process of a rank ended without a word: it was killed, crashed in native code, or called os._exit."""
+    """The process of a rank ended without a report: it was killed, crashed in native code, or called os._exit."""
 
 
 class InternalError(SimulatorError):
-    """The simulator broke one of its own rules: a bug of ours. `internal_error` makes its text a report of the bug."""
+    """A bug of ddpsim; please report it. `internal_error` makes its text a report of the bug."""
 
 
 _REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"

@@ -1,8 +1,8 @@
-"""Faults: what goes wrong, and where. A fault plan is part of a run's input, like the program.
+"""Fault injection: crashes, delays and early returns before given calls. Faults are input of a run, like the program.
 
-A fault strikes the thread that makes the call, as an error of torch's own would, and no other thread of the rank. One
-that crashed, or returned early, makes no call any more, on its way out either. In a rank with several threads that ends
-the thread alone; the others go on, unless they wait for what it leaves undone.
+A fault affects the thread that makes the call, as an error from torch would, and no other thread of the rank. After a
+crash or early return, this thread makes no further call, not even in `finally` blocks. The rank's other threads
+continue, unless they wait for something that this thread no longer does.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ddpsim.simulator.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The thread of `rank` that would make its `before_call`-th call raises InjectedCrashError instead.
+    """Raise InjectedCrashError in `rank` in place of its call number `before_call`.
 
-    Calls count from 0, those of all groups and threads of the rank together.
+    Calls are numbered from 0, over all groups and threads of the rank.
     """
 
     rank: int
@@ -27,7 +27,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The thread of `rank` that makes its `before_call`-th call sleeps `seconds` of virtual time before it."""
+    """Sleep `seconds` of virtual time in `rank` before its call number `before_call`."""
 
     rank: int
     before_call: int
@@ -36,7 +36,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturn:
-    """The thread of `rank` that would make its `before_call`-th call ends there, as if what it runs had returned."""
+    """End the thread of `rank` that would make call number `before_call`, as if its function had returned."""
 
     rank: int
     before_call: int
@@ -60,7 +60,7 @@ class FaultPlan:
         return bool(self._faults)
 
     def before(self, rank: int, call_number: int) -> Sequence[Fault]:
-        """The faults that strike `rank` before its call `call_number`, in the order they were given."""
+        """Return the faults of `rank` before its call `call_number`, in the given order."""
         return self._faults.get((rank, call_number), ())
 
 
@@ -68,10 +68,10 @@ def _check(fault: Fault, world_size: int) -> None:
     if not isinstance(fault, (Crash, Delay, EarlyReturn)):
         raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values")
     if not isinstance(fault.rank, int) or not isinstance(fault.before_call, int):
-        raise UsageError(f"{fault!r} has a rank or call that is no whole number, expected numbers from 0 on")
+        raise UsageError(f"{fault!r} has a rank or call that is not a whole number, expected numbers from 0")
     if not 0 <= fault.rank < world_size:
         raise UsageError(f"{fault!r} names rank {fault.rank}, expected 0 to {world_size - 1}: correct the rank")
     if fault.before_call < 0:
         raise UsageError(f"{fault!r} has before_call {fault.before_call}, expected 0 or more: calls count from 0")
     if isinstance(fault, Delay) and not 0 <= fault.seconds < float("inf"):
-        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected 0 or more, and an end")
+        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected a finite number, 0 or more")

@@ -1,4 +1,4 @@
-"""One execution, from what was asked for to its result, with ranks as threads or as processes."""
+"""Run one execution with ranks as threads or as processes, and make its result."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
     "gloo": Gloo,
 }
-"""The transports, made for a world size."""
+"""The transports by name; each is called with the world size."""
 
 _ONE_AT_A_TIME = threading.Lock()
-# What a simulation replaces belongs to the whole process, so a process has one lock for it.
+# A simulation patches modules of the whole process, so only one may run in it at a time.
 
 
 def run_once(
@@ -67,7 +67,7 @@ def run_once(
             "let the first one end, or use another process"
         )
     try:
-        # Around all of it, so that nothing but the result is left when the collector is as it was again.
+        # Around the whole run: when normal garbage collection resumes, only the result is still alive.
         with nullcontext() if plan.has_processes else fewer_collections(world_size):
             return _run(program, world_size, plan, policy=policy, budget=budget)
     finally:
@@ -77,6 +77,7 @@ def run_once(
 def _run(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
+    """Make the kernel, run the ranks on it, and collect findings, returns, errors and notes into a result."""
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
@@ -132,22 +133,22 @@ def _run(
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
-        result = _told_what_was_compared(result, plan.check, judge.compared)
+        result = _with_comparisons(result, plan.check, judge.compared)
     return result.with_replay(_replay_call(program, world_size, schedule, plan))
 
 
 def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
-    """What to say of faults before calls that no rank came to, of which one may think that they did no harm."""
+    """Return a note on the faults that did not happen, because their rank made too few calls; "" if all happened."""
     late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
     return "; ".join(
-        f"the fault before call {fault.before_call} of rank {fault.rank} did not strike: "
-        f"it came to {made[fault.rank]} call{'s' * (made[fault.rank] != 1)}, which count from 0"
+        f"the fault before call {fault.before_call} of rank {fault.rank} did not happen: "
+        f"the rank made only {made[fault.rank]} call{'s' * (made[fault.rank] != 1)} (numbered from 0)"
         for fault in late
     )
 
 
-def _told_what_was_compared(result: Result, check: str, compared: Counter[str]) -> Result:
-    """A check that has compared nothing says so; one that was asked for leaves it open then how the run went."""
+def _with_comparisons(result: Result, check: str, compared: Counter[str]) -> Result:
+    """Add the number of replica comparisons to a result; with check="replicas" and none, the run is unknown."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
         return dataclasses.replace(result, checked=f"replicas were compared {times}{_along(compared)}")
@@ -160,18 +161,18 @@ def _told_what_was_compared(result: Result, check: str, compared: Counter[str]) 
 
 
 def _along(compared: Counter[str]) -> str:
-    """Along which dimensions of a mesh, or on which groups, unless that is the default group."""
+    """Return the mesh dimensions or groups along which replicas were compared; "" for the default group."""
     groups = sorted({group.partition(" (")[0] for group in +compared})
     return "" if groups in ([], [DEFAULT_GROUP]) else f", along {listed(groups)}"
 
 
 _LONGEST_LITERAL = 80
-"""More characters of arguments than this would hide the rest of the replay line."""
+"""Characters of an argument in a replay line; a longer one is written as `...`."""
 _MOST_ITEMS = 40
 
 
 def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, plan: RunPlan) -> str:
-    """The call that repeats a run, to paste into Python; `...` stands for a value that has no short literal."""
+    """Return the `replay(...)` call that repeats a run; `...` replaces a value that has no short literal."""
     arguments = [_named(program), str(world_size), f'"{schedule}"']
     for name, option in OPTIONS.items():
         value = getattr(plan, name)
@@ -181,14 +182,14 @@ def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedul
 
 
 def _named(program: Callable[..., Any]) -> str:
-    if isinstance(command := getattr(program, "command", None), tuple):  # of a program that is no function
+    if isinstance(command := getattr(program, "command", None), tuple):  # a `Script`, not a function
         return _literal(list(command))
     name = getattr(program, "__name__", "")
     return name if name.isidentifier() else "program"
 
 
 def _literal(value: Any) -> str:
-    """A short literal for the value, or `...`; looks at few items only, since arguments may be large."""
+    """Return a short literal for the value, or `...`; only few items are read, since arguments may be large."""
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
@@ -211,11 +212,12 @@ def _as_threads(
     director: Director | None,
     judge: ReplicaJudge,
 ) -> Ran:
+    """Run the program with a thread per rank, torch.distributed replaced by the simulated backend."""
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size, kernel.handle)
 
     def begun(rank: int) -> Any:
-        __tracebackhide__ = True  # pytest then begins with the program
+        __tracebackhide__ = True  # so pytest's tracebacks begin in the program
         session_host.begin(rank)
         return program(rank, *plan.args)
 
@@ -248,7 +250,7 @@ def _as_threads(
 
 
 def _run_threads(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugger: LatePdb) -> None:
-    """Run with everything in place that a rank's program sees, and take it away again."""
+    """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
         host.is_rank_thread,

@@ -17,47 +17,47 @@ from ddpsim.simulator.waits import Waiting
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one simulation: findings, what the ranks returned or raised, the schedule and the trace."""
+    """The outcome of one simulation: findings, returned values and exceptions of ranks, the schedule and the trace."""
 
     world_size: int
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
-    """Per rank what its program returned, or None."""
+    """The value that each rank's program returned, or None."""
     errors: dict[int, BaseException]
-    """What ranks raised, by rank, in the order in which they raised."""
+    """The exceptions of ranks, by rank, in the order in which they were raised."""
     schedule: Schedule
     """`str(result.schedule)` is the replay token."""
     trace: Trace = field(repr=False)
     virtual_seconds: float = 0.0
     program: str = ""
     replay: str = ""
-    """What to paste to see this run again: a call of `replay`, or a command."""
+    """The call of `replay` or the command that repeats this run."""
     waiting: tuple[Waiting, ...] = field(default=(), repr=False)
-    """Who waited for whom when nobody could go on, or a mismatch ended the run; () for one that came to its end."""
+    """Which ranks waited for which when a deadlock or a mismatch ended the run; () for a run that completed."""
 
     comparisons: int | None = None
-    """How often check="replicas" compared the replicas of two ranks or more; None where nobody asked for it."""
+    """How often the replicas of two or more ranks were compared; None if `check` was off."""
     has_poisoned: bool = False
-    """Tensors of some call held what shows while it was in flight, so another run needs `poison`, too."""
+    """True if `poison` filled a buffer, so that a replay needs it, too."""
     checked: str = ""
-    """What a run that passed says of its check."""
+    """For a run that passed, a line on the replica comparisons."""
     note: str = ""
-    """What is strange about a program that passed: its ranks never met."""
+    """For a program that passed, a line if its ranks never communicated."""
     not_struck: str = ""
-    """Which faults a run that passed has not had."""
+    """For a run that passed, a line on injected faults that did not happen."""
 
     @property
     def verdict(self) -> Verdict:
-        """Fail over unknown over pass."""
+        """The worst verdict of the findings: fail, then unknown, then pass."""
         return combine(self.findings) if self.findings else Verdict.PASS
 
     @property
     def joins(self) -> tuple[Joining, ...]:
-        """The ends of the joins of the run: when each rank ran out of input, and what it shadowed then."""
+        """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then answered."""
         return joins(self.trace)
 
     def with_replay(self, replay: str) -> Result:
-        """The same result, with another way to run it again in its text and in that of its findings."""
+        """Return this result with another replay command in its text and in the texts of its findings."""
         findings = tuple(
             dataclasses.replace(finding, replay=replay, where=where_lines(finding.sites, finding.text, finding.calls))
             for finding in self.findings
@@ -65,13 +65,13 @@ class Result:
         return dataclasses.replace(self, findings=findings, replay=replay)
 
     def raise_for_verdict(self) -> None:
-        """Do nothing if the run passed; else raise VerdictError with the whole text, from the first error of a rank."""
-        __tracebackhide__ = True  # pytest then shows the caller's line
+        """Raise VerdictError with the whole text unless the run passed; its cause is the first error of a rank."""
+        __tracebackhide__ = True  # so pytest shows the caller's line
         if self.verdict is not Verdict.PASS:
             raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
 
     def __str__(self) -> str:
-        """All findings, who joined when, then the replay line; a run that passed says so first."""
+        """Return PASS or the findings, the uses of `join()`, and the replay line."""
         parts = [finding.body for finding in self.findings]
         joined = "".join(f"\n{joining}" for joining in self.joins)
         if self.verdict is Verdict.PASS:

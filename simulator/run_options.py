@@ -1,7 +1,7 @@
-"""The options of a run, each once: a field here is a keyword of `simulate`, `replay`, `explore` and `shrink`, and of a
-scenario; its `Option` says what it is on the console, in a marker of pytest, in a TOML file and in a replay line.
+"""The one table of the options of a run: each field of `RunOptions` is a keyword of `simulate`, `replay`, `explore`,
+`shrink` and of scenarios; its `Option` defines it for the console, pytest markers, TOML files and replay lines.
 
-CONTRIBUTING has a section, "An option of a run". Nothing here needs torch: `ddpsim --help` shows what stands here.
+See the section "An option of a run" in CONTRIBUTING. This module needs no torch, so `ddpsim --help` is fast.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from ddpsim.simulator.verdict import Finding
 
 REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
-"""What may be compared besides: with the first, a run in which there is nothing to compare is unknown."""
+"""The values of `check`; with "replicas", a run that has no replicas to compare is unknown."""
 
 NOTHING = "none"
-"""What the console and TOML files say where Python says None."""
+"""The word for None on the console and in TOML files."""
 
 
 class Option(NamedTuple):
-    """What a field is outside Python, where its name and its default are the same."""
+    """How an option of a run appears on the console, in pytest markers, in TOML files and in replay lines."""
 
     help: str = ""
-    """The line of `--help`; "" for what is no option of the console."""
+    """The line of `--help`; "" if it is no option of the console."""
     default: str = ""
-    """What the console does without it, where that has to be said."""
+    """The default as `--help` shows it; "" to show none."""
     metavar: str | None = None
     flag: str = ""
-    """Where it is not the name of the field."""
+    """The flag, if it is not the name of the field with dashes."""
     not_of: tuple[str, ...] = ()
-    """The commands of programs that do not take it."""
+    """The commands that do not take it, though they take the other options of a run."""
     takes_several_in: str = ""
-    """The command that takes several values, with commas between."""
+    """The command that accepts several values, separated by commas."""
     choices: tuple[str, ...] = ()
-    """The texts that it may be; () for what is no choice."""
+    """The values that it may have; () for any value."""
     has_none: bool = False
-    """On the console, and in TOML files, it may be "none", which is None."""
+    """On the console and in TOML files, "none" is accepted and means None."""
     is_in_marker: bool = True
     is_in_toml: bool = True
     is_replayed: bool = True
-    """False for what a replay line need not say: the token has it, or it comes to the same."""
+    """False if a replay line can omit it: the token contains it, or it does not change the result."""
 
     def flag_of(self, name: str) -> str:
-        """As it is written on the console."""
+        """Return its flag on the console, such as `--backend-semantics`."""
         return self.flag or f"--{name.replace('_', '-')}"
 
 
@@ -60,123 +60,124 @@ def _option(default: Any, option: Option) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What is said of how a program runs, whoever says it."""
+    """The options of a run, as the user gave them."""
 
     args: tuple[Any, ...] = _option((), Option(is_in_marker=False, is_in_toml=False))
-    """What it is called with, after its rank."""
+    """Arguments of the program after its rank."""
     isolation: str | None = _option(
         None,
         Option(
-            "What a rank is: thread or process.",
-            "a process for a program, else a thread",
+            "What each rank runs as: thread or process.",
+            "process for a program, else thread",
             choices=("thread", "process"),
         ),
     )
-    """What a rank is; None for what goes with the program."""
+    """What each rank runs as, a thread or a process; None for the program's default."""
     gpus: int | None = _option(
         None,
         Option(
-            "Virtual GPUs for ranks that are processes.", "one per rank, if a program asks where there is none", "N"
+            "Number of virtual GPUs for ranks that are processes.",
+            "one per rank, if the program asks and the machine has none",
+            "N",
         ),
     )
-    """How many virtual GPUs there are, for ranks that are processes."""
+    """Number of virtual GPUs for ranks that are processes."""
     alike: bool = _option(
         False,
         Option(
-            "Start all ranks with the same seeds, where they start unlike, as under torchrun.",
+            "Start all ranks with the same random and hash seeds, not with different ones as torchrun does.",
             not_of=("replay", "debug"),
             is_in_marker=False,
             is_replayed=False,
         ),
     )
-    """Ranks start with the same seeds."""
+    """All ranks start with the same random and hash seeds."""
     preload: tuple[str, ...] = _option(
         (),
         Option(
-            "Load a module once, before the ranks of a program are forked; may be given again.",
+            "Import a module once, before the ranks of a program are forked; may be repeated.",
             metavar="MODULE",
             is_in_marker=False,
         ),
     )
-    """Modules that are loaded before the ranks of a program are forked."""
+    """Modules that are imported before the ranks of a program are forked."""
     one_at_a_time: bool = _option(
         False,
         Option(
-            "Let ranks that are processes compute in turns, not at the same time.",
+            "Let ranks that are processes compute one after another, not at the same time.",
             not_of=("debug",),
             is_in_toml=False,
             is_replayed=False,
         ),
     )
-    """Ranks that are processes compute one at a time, too."""
+    """Ranks that are processes compute one after another, as threads always do."""
     backend_semantics: str = _option(
         GLOO.name,
         Option(
-            f"The backend whose rules calls meet by: {listed(BACKENDS)}.",
+            f"The backend whose matching and blocking rules apply to calls: {listed(BACKENDS)}.",
             GLOO.name,
             "NAME",
             takes_several_in="run",
             choices=tuple(BACKENDS),
         ),
     )
-    """The backend by whose rules calls meet."""
+    """The backend whose matching and blocking rules apply to calls."""
     faults: tuple[Fault, ...] = _option(
         (),
         Option(
-            "What goes wrong besides, as crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be "
-            "given again.",
+            "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
             metavar="KIND:rank=R,before_call=N",
             flag="--fault",
             is_in_toml=False,  # faults are tables there
         ),
     )
-    """What goes wrong besides, and where."""
+    """Faults to inject."""
     check: str | None = _option(
         None,
         Option(
-            f"What is compared besides: {REPLICAS}, of which there must be some; {REPLICAS_IF_ANY}; or {NOTHING}.",
+            f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
             REPLICAS_IF_ANY,
             choices=CHECKS,
             has_none=True,
         ),
     )
-    """What is compared besides."""
+    """Whether model replicas are compared across ranks, see `CHECKS`; None for not at all."""
     poison: bool | None = _option(
         None,
         Option(
-            "Let the tensors of a call that is not waited for hold NaN, or about the largest number of their type.",
+            "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
             "yes in explore and fuzz",
         ),
     )
-    """Tensors of calls in flight hold NaN, or about the largest number of their type; None for yes where many
-    schedules are tried, and else no."""
+    """Fill output buffers with NaN, or about the type's largest value, until the call is waited for; None for True in
+    `explore` and False elsewhere."""
     name: str | None = _option(None, Option(is_in_marker=False, is_in_toml=False))
-    """What the program is called in reports and replay tokens; None for its own name."""
+    """The program's name in reports and replay tokens; None for its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan(RunOptions):
-    """The checked options of the runs of a program, and what follows from them."""
+    """The options of a run after checking, and the values derived from them."""
 
     transport: str = _option("memory", Option(choices=("memory", "gloo"), is_in_toml=False))
-    """How bytes move."""
+    """What moves the bytes: simulated memory, or torch's gloo."""
     identity: str
-    """What the program is called in replay tokens, with its world size."""
+    """The program's name and world size, from which replay tokens recognise it."""
     has_processes: bool
     """Ranks are processes, not threads."""
     start: Start | None
-    """How the ranks start; None for a function's that start alike."""
+    """The seeds of the ranks; None for a function whose ranks have equal seeds."""
 
     @property
     def semantics(self) -> BackendSemantics:
-        """The rules by which calls meet."""
+        """The rules by which calls match and block."""
         return BACKENDS[self.backend_semantics]
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType(
     {each.name: each.metadata["option"] for each in fields(RunPlan) if "option" in each.metadata}
 )
-"""All, by name."""
+"""All options of a run, by name."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({each.name: each.default for each in fields(RunPlan)})
 
@@ -198,16 +199,16 @@ class ReplayKeywords(TypedDict, total=False):
 
 
 class RunKeywords(ReplayKeywords, total=False):
-    """Those of `simulate` and `explore`: how ranks start is in a schedule that is replayed."""
+    """The keywords of `simulate` and `explore`; a replay has no `alike`, because its schedule contains the seeds."""
 
     alike: bool
 
 
 class Ran(NamedTuple):
-    """What came of the ranks of a run."""
+    """The outcome of the ranks of a run, for its result."""
 
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
     errors: dict[int, BaseException]
     has_poisoned: bool
-    """It made a difference that `poison` was on."""
+    """True if `poison` filled a buffer, so that a replay needs it, too."""

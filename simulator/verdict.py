@@ -1,4 +1,4 @@
-"""Verdicts and findings: what a run comes to."""
+"""Verdicts and findings: the outcome of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.wording import Line
 
 
 class Verdict(Enum):
-    """The outcome of a run. Fail wins over unknown, and unknown over pass; a budget that ran out is unknown."""
+    """The outcome of a run. Fail wins over unknown, unknown over pass; an exhausted budget gives unknown."""
 
     PASS = "pass"
     UNKNOWN = "unknown"
@@ -57,7 +57,7 @@ class Code(str, Enum):
 
     @property
     def verdict(self) -> Verdict:
-        """What a run with this finding comes to."""
+        """The verdict of a run with this finding and no worse one."""
         if self.value.startswith("hazard."):
             return Verdict.PASS
         return Verdict.UNKNOWN if self in (Code.BUDGET, Code.UNCHECKED) else Verdict.FAIL
@@ -65,39 +65,39 @@ class Code(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosed fact. `str(finding)` is the whole text."""
+    """One problem found in a run. `str(finding)` is the whole diagnosis."""
 
     code: Code
     ranks: tuple[int, ...]
-    """The culprits, not the victims."""
+    """The ranks that caused it, not those that suffer from it."""
     summary: str
-    """One line."""
+    """One line, without the code."""
     lines: tuple[str | Line, ...] = ()
     sites: tuple[Site, ...] = ()
-    """Lines of the user's program that the finding speaks of, the culprits' first."""
+    """Lines of the user's program that the finding names, those of the culprits first."""
     cycle: tuple[int, ...] = ()
     """The ranks of the cycle in order, for `deadlock.cycle`."""
     calls: tuple[Call, ...] = ()
-    """The calls that it speaks of: those that met and differ, or in which ranks wait."""
+    """The calls that the finding names: mismatched calls, or calls in which ranks wait."""
     replay: str = ""
-    """What to paste to see the run again; set once the run is over, when its schedule is known."""
+    """The command or call that repeats the run; set when the run has ended and its schedule is known."""
     where: tuple[Line, ...] = field(default=(), compare=False)
-    """The lines of `sites` with their source; set once the run is over, as files are read for it."""
+    """The lines of `sites` with their source; set when the run has ended, because it reads files."""
 
     @property
     def text(self) -> str:
-        """The diagnosis, over several lines."""
+        """The diagnosis in several lines, without source lines and replay line."""
         return "\n".join(map(str, self.lines))
 
     @property
     def body(self) -> str:
-        """The text without its last line, the replay line; where it happened follows its head."""
+        """The diagnosis with the source lines after its first line, without the replay line."""
         head, separator, rest = (self.text or f"{self.code}  {self.summary}").partition("\n")
         return "\n".join([head, *map(str, self.where)]) + separator + rest
 
     @property
     def labelled(self) -> tuple[Line, ...]:
-        """What ddpsim says in a word: the cycle, the cause, what to try; nothing of it is the program's."""
+        """The lines with a label of ddpsim: the cycle, the cause, what to try. No line contains the program's text."""
         return tuple(line for line in self.lines if isinstance(line, Line))
 
     def __str__(self) -> str:
@@ -105,16 +105,16 @@ class Finding:
 
 
 def replay_line(replay: str) -> str:
-    """The last line of the text of a finding and of a result."""
+    """Return the last line of the text of a finding or result: how to repeat the run."""
     return f"  replay  {replay}"
 
 
 def combine(findings: Iterable[Finding]) -> Verdict:
-    """The worst verdict of the findings; pass if there are none."""
+    """Return the worst verdict of the findings; pass if there are none."""
     return worst(finding.code.verdict for finding in findings)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Fail over unknown over pass; pass if there are none."""
+    """Return the worst of several verdicts: fail, then unknown, then pass; pass if there are none."""
     found = set(verdicts)
     return next((verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN) if verdict in found), Verdict.PASS)

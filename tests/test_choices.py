@@ -117,5 +117,5 @@ def test_a_token_tells_whether_it_was_recorded_for_a_program(program, is_its_own
 
 
 def test_a_damaged_token_belongs_to_nobody_and_says_so():
-    with pytest.raises(ReplayError, match="is not whole"):
+    with pytest.raises(ReplayError, match="is not valid, expected something"):
         Schedule.is_recorded_for(TOKEN[:-1], "p on 4 ranks")

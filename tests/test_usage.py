@@ -55,7 +55,7 @@ def _process_is_left_as_it_was():
 @rows("world_size", [0, -1, 2.0, "4", None, True, 16_385, 100_000_000])
 def test_world_size(world_size):
     # A system has no threads for more.
-    expected = f"world_size is {world_size!r}, expected a whole number from 1 to 16384: say how many ranks to run"
+    expected = f"world_size is {world_size!r}, expected a whole number from 1 to 16384: correct it"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         simulate(add_up, world_size)
 
@@ -85,7 +85,7 @@ def test_program_that_is_not_callable(program):
         ({"faults": [Crash("0", 0)]}, r"Crash\(rank='0', before_call=0, .*\) has a rank or call.*"),
         ({"faults": [Crash(3, 0)]}, r"Crash\(rank=3, .*\) names rank 3, expected 0 to 2: correct the rank"),
         ({"faults": [Crash(0, -1)]}, r"Crash\(.*\) has before_call -1, expected 0 or more: calls count from 0"),
-        ({"faults": [Delay(0, 0, -1.0)]}, r"Delay\(.*\) has -1.0 seconds, expected 0 or more.*"),
+        ({"faults": [Delay(0, 0, -1.0)]}, r"Delay\(.*\) has -1.0 seconds, expected a finite number.*"),
         ({"faults": [Delay(0, 0, float("inf"))]}, r"Delay\(rank=0, before_call=0, seconds=inf\) has inf seconds.*"),
     ],
 )
@@ -110,17 +110,20 @@ def recorded_token():
 @rows(
     ("damage", "message"),
     [
-        (lambda token: token[:-1], "is not whole, expected something like .*: copy the token to its end"),
-        (lambda token: token[:3], "is not whole, expected something like .*: copy the token to its end"),
-        (lambda token: "", "is not whole, expected something like .*: copy the token to its end"),
-        (lambda token: "rubbish " * 40, "is not whole, expected something like .*: copy the token to its end"),
+        (lambda token: token[:-1], "is not valid, expected something like .*: copy the whole token"),
+        (lambda token: token[:3], "is not valid, expected something like .*: copy the whole token"),
+        (lambda token: "", "is not valid, expected something like .*: copy the whole token"),
+        (
+            lambda token: "rubbish " * 40,
+            "is not valid, expected something like .*: copy the whole token",
+        ),
         (
             lambda token: token.replace("s1:", "s2:"),
             "has version s2, this ddpsim reads s1: record the failure again .*",
         ),
         (
             lambda token: token.replace("s1:", "s1:2."),
-            "does not match its own checksum, expected an unchanged token: .*",
+            "does not match its checksum, so it was changed: .*",
         ),
     ],
 )
@@ -186,7 +189,9 @@ def own_group():
 
 
 def test_where_torch_distributed_is_initialised(own_group):
-    with pytest.raises(UsageError, match=r"^torch.distributed is initialised in this process .*: call simulate"):
+    with pytest.raises(
+        UsageError, match=r"^torch.distributed is already initialised in this process .*: call simulate"
+    ):
         simulate(add_up, 2)
     assert dist.group.WORLD is own_group
     assert add_up(5) == 5

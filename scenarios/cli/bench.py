@@ -1,4 +1,4 @@
-"""`ddpsim bench`: how long scenarios take on this machine, with one engine beside the other."""
+"""`ddpsim bench`: measure how long scenarios take on this machine, on each engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.running.measuring import Case, Measurement
 
 _NAMES = ("join-baseline", "uneven-inputs-without-join")
-"""A training that passes, and a deadlock that is explained."""
+"""The scenarios measured by default: a training that passes, and one that deadlocks."""
 _MOST_ROUNDS = 10_000
 
 
@@ -32,24 +32,25 @@ def bench(
     world_size: Annotated[
         list[int] | None,
         typer.Option(
-            help="How many ranks; given again, each in turn.  [default: the scenario's own]", show_default=False
+            help="Number of ranks; repeat the option to measure several.  [default: the scenario's own]",
+            show_default=False,
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="How often each is run, after once to warm up.")] = 9,
+    rounds: Annotated[int, typer.Option(help="Measured runs of each scenario, after one warm-up.")] = 9,
     transport: SimulatedTransport = "memory",
 ) -> int:
     """Measure how long scenarios take.
 
-    That is from the start of a run to its whole text. Rounds alternate between all that is measured. What counts is
-    the ratio of two rows; the times are this machine's.
+    A time runs from the start of a simulation until its report is rendered. Each round runs every scenario once.
+    Compare the ratios of rows: absolute times hold for this machine only.
     """
     from ddpsim import UsageError
     from ddpsim.scenarios.running.measuring import measurements, samples
     from ddpsim.scenarios.running.runner import check_simulated
 
     if not 1 <= rounds <= _MOST_ROUNDS:
-        raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: say how often each is run")
-    check_simulated(transport, "only the simulation is measured")
+        raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: correct it")
+    check_simulated(transport, "bench measures only the simulation")
     cases = _cases(names or _NAMES, engine, world_size or [None])
     output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
     measured = measurements(output.followed(samples(cases, rounds, transport), rounds * len(cases)))
@@ -80,7 +81,7 @@ def _versions() -> str:
 
 
 def _table(measured: Sequence[Measurement]) -> Iterable[str]:
-    """A row for each; the ratio is to the row of the same scenario and world size that comes first."""
+    """Yield a header and a row per measurement; its ratio is to the first row with the same scenario and world size."""
     width = max(4, *(len(each.case.scenario.name) for each in measured))
     yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
     first: dict[tuple[str, int], float] = {}
@@ -95,7 +96,7 @@ def _table(measured: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
-    """The status of each; what is not as expected is told, since its time is that of something else."""
+    """Yield the status of each run, and print the unexpected ones: their times measure something else."""
     from ddpsim.scenarios.cli.judgement import judge
 
     for each in measured:

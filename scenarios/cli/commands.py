@@ -1,4 +1,4 @@
-"""The commands of `ddpsim` together, and what becomes of an error.
+"""The entry point of `ddpsim`: its commands, and the message and exit status of an error.
 
 `simulator` and the scenarios are imported inside the commands: they need torch, which takes a second to import, and
 `--help` or a mistyped option need none of them.
@@ -43,7 +43,7 @@ _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
     "debug": debug,
     "shrink": shrink,
 }
-"""The commands that take programs."""
+"""The commands that accept a program and its arguments, by name."""
 
 app = typer.Typer(
     add_completion=False,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `ddpsim` with these arguments, by default those of the process, and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without our few signs must not end the run
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run
     status = _status_of(arguments)
     if arguments is None:
         _leave_quietly()
@@ -75,11 +75,11 @@ def _status_of(arguments: Sequence[str] | None) -> int:
 
             start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
-    except KeyboardInterrupt:  # one that comes while typer makes a status of another
+    except KeyboardInterrupt:  # a second one, while typer turns the first into a status
         return Status.INTERRUPTED
     except Exception as error:
-        if type(error).__name__ == "BdbQuit":  # of bdb, which only a debugger loads
-            output.note("a debugger has ended the run")
+        if type(error).__name__ == "BdbQuit":  # compared by name: only a debugger imports bdb
+            output.note("the run was ended in a debugger")
             return Status.INTERRUPTED
         message = _usage_message(error)
         if message is not None:
@@ -101,7 +101,7 @@ def _with_program(words: Sequence[str]) -> list[str]:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        from importlib import metadata  # half as much to load as all the rest of --help
+        from importlib import metadata  # slow to import: half the time of `--help`
 
         output.show(f"ddpsim {metadata.version('ddpsim')}")
         raise typer.Exit
@@ -113,9 +113,9 @@ def ddpsim(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Run all ranks of a training on one machine, under a deterministic scheduler, and say what goes wrong.
+    """Run all ranks of a training on one machine, under a deterministic scheduler, and report what goes wrong.
 
-    Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 unknown.
+    Exit status: 0 as expected, 1 not as expected, 2 usage error, 3 unknown.
     """
 
 
@@ -134,31 +134,31 @@ app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
 def _leave_quietly() -> None:
-    """Let Ctrl-C show nothing while the process exits, which takes Python and torch a moment.
+    """Make Ctrl-C print no traceback while the process exits.
 
-    It ends the process at once as long as threads of the program may keep it waiting, and later does nothing.
+    Until the threads of the program have ended, Ctrl-C ends the process at once; after that it is ignored.
     """
-    if callable(signal.getsignal(signal.SIGINT)):  # else it is ignored
+    if callable(signal.getsignal(signal.SIGINT)):  # else SIGINT is ignored already
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(Status.INTERRUPTED))
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # called before what torch has registered
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before torch's exit functions
 
 
 def _usage_message(error: Exception) -> str | None:
-    """One line for an error of the caller's; None for any other error."""
-    if isinstance(error, ImportError) and (line := shadow()):  # a file beside the program, which is found by now
+    """Return one line for an error that the user can correct; None for any other error."""
+    if isinstance(error, ImportError) and (line := shadow()):  # a user's file hides a module of this package
         return line
     if isinstance(error, (ImportError, AttributeError)) and (line := complaint()):  # torch lacks what we import
         return line
-    # typer carries a copy of click or imports it, depending on its version: its errors are known by what they have.
+    # typer contains a copy of click or imports it, depending on its version: so its errors are found by attribute.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         context = getattr(error, "ctx", None)
         message = " ".join(str(error.format_message()).split()).rstrip(".?")
         if isinstance(commands := getattr(getattr(context, "command", None), "commands", None), dict):
             message += f"; expected one of {', '.join(commands)}" if "ommand" in message else ""
         return f"{message}; see `{context.command_path if context else 'ddpsim'} --help`"
-    errors = sys.modules.get("ddpsim.simulator.errors")  # without it, nothing of ours has raised yet
+    errors = sys.modules.get("ddpsim.simulator.errors")  # not loaded: then no error of ours was raised
     if errors is not None and isinstance(error, (errors.UsageError, errors.ReplayDivergedError)):
         return str(error)
-    # Also of a report rendered without the simulator.
+    # `ddpsim report` renders without the simulator.
     of_reports = sys.modules.get("ddpsim.reports.errors")
     return str(error) if of_reports is not None and isinstance(error, of_reports.ReportError) else None

@@ -1,4 +1,4 @@
-"""`ddpsim debug`: a scenario or program in a debugger that sees all ranks."""
+"""`ddpsim debug`: run a scenario or program in a debugger that shows all ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def debug(
     name: Name,
     token: Annotated[
         str | None,
-        typer.Argument(metavar="TOKEN", help="The replay token of the run to look into.", show_default=False),
+        typer.Argument(metavar="TOKEN", help="The replay token of the run to debug.", show_default=False),
     ] = None,
     *,
     at: Annotated[
@@ -48,7 +48,7 @@ def debug(
         ),
     ] = None,
     finding: Annotated[
-        bool, typer.Option("--finding", help="Stop first where something is found, every rank where it stands.")
+        bool, typer.Option("--finding", help="Stop first at a finding, with every rank paused.")
     ] = False,
     commands: Annotated[
         Path | None,
@@ -58,9 +58,9 @@ def debug(
     world_size: WorldSize = None,
     options: OptionsOfRun,
 ) -> int:
-    """Run it in pdb, with commands that see all ranks, and go back.
+    """Run it in pdb, with commands that show all ranks and step backwards.
 
-    `help` in it lists them. Wherever something is found the debugger stops, every rank where it stands.
+    Type `help` in the debugger for the list. It stops at every finding, with all ranks paused.
     """
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge

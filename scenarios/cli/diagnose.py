@@ -1,4 +1,4 @@
-"""`ddpsim diagnose`: what a hung or crashed job has left, and what `ddpsim run` would have said of it."""
+"""`ddpsim diagnose`: find the bug of a real job that hung or crashed, from the records that its ranks wrote."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def diagnose(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Records: files, folders, patterns, tar or zip archives. With --torchrun the words of a command.",
+            help="Records: files, folders, patterns, tar or zip archives. With --torchrun: the command to run.",
         ),
     ],
     world_size: Annotated[
         int | None,
-        typer.Option(help="The ranks of the job, where the records do not say.", min=2, show_default=False),
+        typer.Option(help="World size of the job, if the records do not have it.", min=2, show_default=False),
     ] = None,
     write_test: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a test that makes the last calls of the records, in the same order: "
+            help="Write a test that repeats the last calls of the records in the same order: "
             "test_hang.py for pytest, hang.toml for run and shrink.",
             show_default=False,
         ),
@@ -50,7 +50,7 @@ def diagnose(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Run the program of the job on virtual ranks, and say where its calls first differ from the records: "
+            help="Simulate the program of the job, and show where its calls first differ from the records: "
             "--program 'train.py --epochs 2'",
             show_default=False,
         ),
@@ -59,23 +59,24 @@ def diagnose(
         bool,
         typer.Option(
             "--torchrun",
-            help="Run a job on this machine with the recorder on, end it when nothing moves, and diagnose its records: "
+            help="Run a job here with the flight recorder on, end it when it hangs, and diagnose its records: "
             "--torchrun -- torchrun --nproc-per-node 4 train.py",
         ),
     ] = False,
     quiet: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --torchrun: so long may nothing move.", min=1)
+        float,
+        typer.Option(metavar="SECONDS", help="With --torchrun: end the job after so long without progress.", min=1),
     ] = 10.0,
     limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --torchrun: so long may the job run.", min=1)
+        float, typer.Option(metavar="SECONDS", help="With --torchrun: end the job after so long.", min=1)
     ] = 600.0,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
-    """Say what the records of a job that hung or crashed show.
+    """Find the bug of a job that hung or crashed, from its records.
 
-    These are dumps of torch's flight recorder, or clogs, one of each rank. No byte of them is run. Exit status: 0
-    nothing found, 1 findings, 2 no records that can be read, 3 unknown.
+    Records are dumps of torch's flight recorder, or torchcomms' clogs, one per rank. Nothing in them is executed.
+    Exit status: 0 nothing found, 1 findings, 2 no readable records, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
     from ddpsim.scenarios.records.failing_scenario import check_form, written_test
@@ -119,16 +120,16 @@ def _show_notes(notes: Sequence[str]) -> None:
 
 
 def _show_beside(diagnosis: Diagnosis, program: str) -> None:
-    """Run the program of the job, and say where its calls first differ from the records."""
+    """Simulate the program of the job, and show where its calls first differ from the records."""
     from ddpsim.scenarios.records.own_program import run_beside
 
-    with redirect_stdout(sys.stderr):  # what the program prints
-        told = run_beside(diagnosis.job, program)
-    output.show(f"\n{told}")
+    with redirect_stdout(sys.stderr):  # the program's own output
+        comparison = run_beside(diagnosis.job, program)
+    output.show(f"\n{comparison}")
 
 
 def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
-    """The records of a job that is run for them, and how it ended."""
+    """Run a job with the flight recorder on; return its records, and why it ended."""
     from ddpsim.scenarios.jobs.watched_job import watched
     from ddpsim.scenarios.records.found_records import found_in
     from ddpsim.simulator.records.rank_record import RecordError
@@ -139,12 +140,12 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
             return found_in([f"{folder}/rank_*"]), [ended.why]
         except RecordError as error:
             raise UsageError(
-                f"{ended.why}, and left no record, expected ranks that torchrun starts and that make a process group"
+                f"{ended.why}, and wrote no record, expected torchrun with ranks that create a process group"
             ) from error
 
 
 def _head(diagnosis: Diagnosis) -> str:
-    """What was read."""
+    """The head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
     calls = sum(len(record.call_log.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))
@@ -162,7 +163,7 @@ def _text(result: Result, diagnosis: Diagnosis) -> str:
         return "\n\n".join(finding.body for finding in result.findings)
     what = {"collective": diagnosis.compared, "message": diagnosis.messages}
     met = [f"{count} {each}{'s' * (count != 1)}" for each, count in what.items() if count]
-    return f"PASS  what met agrees in all that the records have: {listed(met) or 'no call'}"
+    return f"PASS  the matched calls agree in everything that the records contain: {listed(met) or 'no call'}"
 
 
 def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:

@@ -1,4 +1,4 @@
-"""`ddpsim doctor`: versions, the machine, and each name of torch or Python that ddpsim relies on and does not find."""
+"""`ddpsim doctor`: show versions, the machine, and the names in torch or Python that ddpsim needs and does not find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Say what ddpsim finds on this machine, and what it relies on and does not find: a bug report begins with it.
+    """Show versions, the machine, and what ddpsim needs and does not find. Paste it into a bug report.
 
     Exit status: 0 if nothing is missing, 1 if something is.
     """
@@ -52,12 +52,12 @@ def _facts() -> dict[str, Any]:
 
 
 def _torch() -> tuple[Any, str]:
-    """The module, or None, and what is wrong with it."""
+    """Return torch, or None, and the problem with it ("" for none)."""
     try:
         module = import_module("torch")
-    except Exception as error:  # whatever a broken build raises
+    except Exception as error:  # a broken build may raise anything
         line = next(iter(str(error).splitlines()), "")
-        return None, f"cannot be imported ({type(error).__name__}: {line}): install it anew"
+        return None, f"cannot be imported ({type(error).__name__}: {line}): reinstall it"
     return module, complaint()
 
 
@@ -78,14 +78,14 @@ def _short(version: str) -> str:
 def _free_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on each system
+    except (AttributeError, OSError, ValueError):  # not available on every system
         return None
 
 
 def _gpus(torch: Any) -> list[str]:
     try:
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    except Exception:  # of a driver that is broken, or no torch
+    except Exception:  # a broken driver, or no torch
         return []
 
 
@@ -108,7 +108,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterable[str]:
     for title, found in (("GPUs", facts["gpus"]), ("compilers", facts["compilers"]), ("optional", optional)):
         yield f"{title + ':':<14}{', '.join(found) or 'none'}"
     problems = facts["problems"]
-    yield f"missing:      {len(problems) or 'nothing that ddpsim relies on'}"
+    yield f"missing:      {len(problems) or 'nothing that ddpsim needs'}"
     for each in problems:
         yield f"  {each['name']}: {each['problem']}"
         yield f"    disables: {each['disables']}"

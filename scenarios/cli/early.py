@@ -1,7 +1,7 @@
-"""What a command starts before it imports torch: the servers that a program's ranks are forked from.
+"""Start the servers that a program's ranks are forked from before this process imports torch.
 
-Both take a second or two, and so go on beside each other. This only guesses from the words of the command: what it
-starts in vain does no harm, and what it does not start is started later.
+Each takes a second or two, so they run at the same time. The decision is a guess from the command line: a server that
+is not needed does no harm, and a missing one is started later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WITHOUT = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
 
 
 def start_servers(words: Sequence[str]) -> None:
-    """Start them if the words, as `with_program_as_one_word` gives them, name a program to run."""
+    """Start the servers if the command line, as `with_program_as_one_word` returns it, names a program to run."""
     if "--" not in words or any(word in words for word in _WITHOUT):
         return
     end = words.index("--")
@@ -31,5 +31,5 @@ def start_servers(words: Sequence[str]) -> None:
         start = start or start_of_programs("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
         STANDING.start(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
-    except (UsageError, ReplayError, OSError):  # as the command will say
+    except (UsageError, ReplayError, OSError):  # the command reports it
         return

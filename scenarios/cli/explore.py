@@ -1,4 +1,4 @@
-"""`ddpsim explore`: one scenario under many schedules."""
+"""`ddpsim explore`: run one scenario under many schedules."""
 
 from __future__ import annotations
 
@@ -51,23 +51,24 @@ def explore(
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
     preemptions: Annotated[int | None, typer.Option(help=option_text("dfs"), show_default=False)] = None,
-    executions: Annotated[int, typer.Option(help="Stop after so many.")] = 1000,
-    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
+    executions: Annotated[int, typer.Option(help="Stop after so many schedules.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on after a failure, and count outcomes.")
+        bool, typer.Option("--keep-going", help="Continue after a failure, and count outcomes.")
     ] = False,
     check_determinism: Annotated[
-        bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare; ranks start unlike.")
+        bool,
+        typer.Option("--check-determinism", help="Run each schedule twice and compare; ranks get different seeds."),
     ] = False,
-    out: Annotated[Path | None, saved_as("Where to save what fails first, as a scenario with its schedule.")] = None,
+    out: Annotated[Path | None, saved_as("Save the first failure to this file: the scenario and its schedule.")] = None,
     report: ReportFolder = None,
     opens: Opens = False,
     records: Records,
 ) -> int:
     """Run it under many schedules, until one fails or all are covered.
 
-    Of what fails under some only, the choice that decides is told, beside a run that passes.
-    Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 if the budget ran out first.
+    If it fails under some schedules only, the deciding choice is shown, with a run that passes.
+    Exit status: 0 as expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
     """
     with without_collections():
         from ddpsim import Budget
@@ -102,7 +103,7 @@ def explore(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
         how = by_text(chosen) + how_text(transport, policy, seed)
-        status = _told(scenario, chosen, Explored(exploration, parting), how, reported)
+        status = _show_exploration(scenario, chosen, Explored(exploration, parting), how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
         leave_records(records, exploration.first_failure)
@@ -118,25 +119,25 @@ def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) ->
     check_free(path)
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Script):
         raise UsageError(
-            f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "
-            "function can say: leave one of them out, as the replay line has all; or give --alike"
+            f"output is {str(path)!r} with --check-determinism, which gives ranks different seeds; the file of a "
+            "function cannot store seeds: leave one out and use the replay line, or give --alike"
         )
 
 
 class Explored(NamedTuple):
-    """What came of an exploration, and where what failed parts from what passed."""
+    """An exploration, and the point where its failing run diverges from a passing one."""
 
     exploration: Exploration
     parting: Parting | None
 
 
-def _told(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:
-    """Say what came of it, on the terminal and in the report."""
+def _show_exploration(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:
+    """Print the outcome of an exploration, add it to the report, and return the exit status."""
     status, text = _judgement(scenario.expected_by(engine), explored.exploration)
     if explored.parting is not None:
-        from ddpsim.reports.forms.parting import parting_lines
+        from ddpsim.reports.forms.first_difference import difference_lines
 
-        lines = parting_lines(_document(scenario, explored, how, status, text))
+        lines = difference_lines(_document(scenario, explored, how, status, text))
         output.show("\n".join([*lines, ""]))
     output.show(text)
     report.add_exploration(lambda: _document(scenario, explored, how, status, text))
@@ -157,7 +158,7 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
 
 
 def _document(scenario: Scenario, explored: Explored, how: str, status: Status, conclusion: str) -> Document:
-    from ddpsim.reports.making.exploration import document_of_exploration
+    from ddpsim.reports.making.exploration_document import document_of_exploration
 
     is_expected = status is Status.AS_EXPECTED
     return document_of_exploration(
@@ -170,11 +171,11 @@ def _document(scenario: Scenario, explored: Explored, how: str, status: Status, 
     )
 
 
-_WHY_UNSEEN = "which may depend on files or objects that ranks share: try --policy random"
+_WHY_UNSEEN = "which may depend on files or objects that the ranks share: try --policy random"
 
 
 def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
-    """The exit status, and a line that says so; what was expected may show in one schedule of many."""
+    """Return the exit status and its line; an expected failure need show in one schedule only."""
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge
 
@@ -190,6 +191,6 @@ def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status,
 
 
 def _where(progress: Progress) -> tuple[float, str]:
-    """How far it is: rate, coverage and failures."""
+    """Return the number of executions, and a progress text: rate, coverage and failures."""
     covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
     return progress.executions, f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"

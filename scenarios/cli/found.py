@@ -1,4 +1,4 @@
-"""What fuzzing found, reported: each kept failure, and each of the corpus that still fails, is run once more for it."""
+"""Reports of what fuzzing found: each kept failure, and each corpus file that still fails, is run once more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import State
 from ddpsim.scenarios.running.runner import run_scenario
 
-_HANGS = "it does not come to its end, so it was not run again for a report"
+_HANGS = "this scenario does not end, so it was not run again for a report"
 
 
 def report_found(campaign: Campaign, report: Report) -> None:
@@ -29,7 +29,7 @@ def report_found(campaign: Campaign, report: Report) -> None:
 
 
 def _found(campaign: Campaign) -> Iterator[tuple[Path, Failure]]:
-    """The files that fail, each once on each engine."""
+    """Yield each failing file with its failure, once per engine."""
     failing = [(kept.path, kept.failure) for kept in campaign.kept]
     for tried in campaign.corpus:
         if tried.state is State.FAILS:
@@ -45,13 +45,13 @@ def _add(path: Path, failure: Failure, report: Report) -> None:
     try:
         scenario = load(str(path))
         result = run_scenario(scenario, engine)
-    except Exception as error:  # of ours: that is what the file is kept for
+    except Exception as error:  # a bug of ddpsim may be why the file is kept
         text = "".join(traceback.format_exception(error)).rstrip()
         report.add_without_report(str(path), engine, expected=failure.expected, found=failure.found, text=text)
         return
     status, line = judge(scenario.expected_by(engine), result)
     if status is Status.AS_EXPECTED:
-        # Such as one that shows only beside another engine, or not every time: the campaign found it all the same.
+        # The campaign did find it: it may show only in a comparison of engines, or not every time.
         status, line = Status.OTHERWISE, f"not as expected: found {failure.found}; expected {failure.expected}"
     seconds = time.perf_counter() - start
     report.add_run(scenario, engine, result, status, line, how="kept by fuzz", seconds=seconds)

@@ -1,4 +1,4 @@
-"""`ddpsim fuzz`: drawn scenarios, or drawn schedules of one scenario, until the time is up."""
+"""`ddpsim fuzz`: run random scenarios, or random schedules of one scenario, until the time is up."""
 
 from __future__ import annotations
 
@@ -33,44 +33,45 @@ def fuzz(
         typer.Argument(
             metavar="NAME",
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
-            "or -m MODULE, followed by its own arguments: schedules and world sizes are drawn. Without one, scenarios "
-            "are drawn themselves.",
+            "or -m MODULE, followed by its own arguments: schedules and world sizes are random. Without NAME, the "
+            "scenarios are random, too.",
             show_default=False,
         ),
     ] = None,
     *,
-    generate: Annotated[bool, typer.Option("--generate", help="Draw scenarios, as without NAME.")] = False,
-    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
+    generate: Annotated[bool, typer.Option("--generate", help="Generate random scenarios, as without NAME.")] = False,
+    seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     executions: Annotated[
         int | None,
-        typer.Option(help="Stop after so many runs, or a few more.  [default: time decides]", show_default=False),
+        typer.Option(help="Stop after about so many runs.  [default: no limit but --seconds]", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="What the first batch draws from; the others follow.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the first batch; later batches count up from it.")] = 0,
     engine: BothOrEngine = None,
     world_size: WorldSize = None,
     options: OptionsOfRun,
     documented: Annotated[
         bool,
-        typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
+        typer.Option("--documented", help="Generate everything that torch documents, also what is known to fail."),
     ] = False,
     corpus: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where failures are kept; they are tried first the next time.")
+        Path, typer.Option(metavar="DIR", help="Folder where failures are kept; the next run tries them first.")
     ] = CORPUS,
     jobs: Annotated[
         int | None,
-        typer.Option(help="On how many processes.  [default: 1; all that a cluster has]", show_default=False),
+        typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]", show_default=False),
     ] = None,
-    backend: Annotated[str, typer.Option(help="Who runs them: loky (this machine), dask or ray.")] = "loky",
+    backend: Annotated[str, typer.Option(help="What runs the workers: loky (this machine), dask or ray.")] = "loky",
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="The scheduler of a running cluster.", show_default=False)
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.", show_default=False),
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
-    """Draw scenarios and schedules, and keep what fails.
+    """Run random scenarios and schedules, and keep the failures.
 
-    Each is held against its expectation, plain training and the other engine. What fails is shrunk, and kept as a
-    scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing could be run.
+    Each run is compared with its expectation, with training on one process, and with the other engine. Failures are
+    shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
@@ -95,12 +96,12 @@ def _check_together(
     of_a_name = ["--world-size"] if world_size is not None else []
     of_a_name += [OPTIONS[each].flag_of(each) for each in options if each != "poison"]
     if name is None and of_a_name:
-        raise UsageError(f"found {of_a_name[0]} without NAME, but what is drawn has its own: leave it out")
+        raise UsageError(f"found {of_a_name[0]} without NAME, but random scenarios have their own: leave it out")
     if name is not None and generate:
-        raise UsageError(f"found NAME {name!r} beside --generate, expected one of them: leave out the other")
+        raise UsageError(f"found NAME {name!r} and --generate, expected only one: leave one of them out")
     if name is not None and documented:
         raise UsageError(
-            f"found NAME {name!r} beside --documented, which is about what is drawn: leave out one of them"
+            f"found NAME {name!r} and --documented, which is for random scenarios only: leave one of them out"
         )
 
 
@@ -137,7 +138,7 @@ def _plan(
 
 
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
-    """The campaign, or what is said at once where there is nothing to search for."""
+    """Run the campaign and print what it found; a scenario that always fails is reported without one."""
     from ddpsim.scenarios.cli.found import report_found
     from ddpsim.scenarios.fuzzing.campaign import run_campaign
     from ddpsim.scenarios.fuzzing.summary import summary
@@ -159,7 +160,7 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
-    """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
+    """Report a scenario that fails under every schedule, or never ends; None if there is something to search for."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
     from ddpsim.scenarios.running.run_as import with_options
@@ -171,7 +172,7 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
         look = first_look(scenario, engine, left, world_size=size) if left > 0 else None
         if not isinstance(look, AlwaysFails):
             if look is not None and look.not_struck:
-                output.show(f"note  in the first that passed {look.not_struck}")
+                output.show(f"note  in the first passing run {look.not_struck}")
             return None
         found.append(look)
         left = deadline - time.monotonic()
@@ -201,7 +202,7 @@ def _status(campaign: Campaign) -> Status:
 
 
 def _where(progress: Progress) -> tuple[float, str]:
-    """How far it is: rate, outcomes and findings."""
+    """Return the seconds spent, and a progress text: rate, outcomes and findings."""
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
         f"{progress.doing}, {progress.totals.count} runs, {progress.rate:.0f}/s, {passed} passed, "

@@ -1,4 +1,4 @@
-"""What a run came to against what was expected of it: as an exit status, and in a line."""
+"""Judge a run: compare its outcome with the scenario's expectation, as an exit status and one line."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.replay import Divergence
 
 _SCHEDULES = 10
-"""`Expectation.shows` counts the random schedules of so many seeds, from 0."""
+"""`Expectation.shows` is out of this many random schedules: those of seeds 0 to 9."""
 
 
 class Judgement(NamedTuple):
-    """What a run came to, against what was expected of it."""
+    """The exit status for a run, and one line that says why."""
 
     status: Status
     line: str
 
 
 def judge(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
-    """The exit status for a run, and why in one line."""
+    """Compare the outcome of a run with its expectation."""
     is_met = expected.is_met_on_processes if transport == PROCESSES else expected.is_met_by
     otherwise = Status.UNKNOWN if result.verdict is Verdict.UNKNOWN else Status.OTHERWISE
     return Judgement(Status.AS_EXPECTED if is_met(result) else otherwise, conclusion(expected, result, transport))
 
 
 def conclusion(expected: Expectation, result: Result, transport: str = "memory") -> str:
-    """Whether a run is what was expected, in one line."""
+    """Return one line: whether the run is as expected, what was found and what was expected."""
     if transport == PROCESSES:
         return _conclusion_on_processes(expected, result)
     found = found_text(result)
@@ -51,7 +51,7 @@ def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
 
 
 def _why_silent(expected: Expectation) -> str:
-    """Why a bug may show nothing on real processes."""
+    """Return why real processes may pass in spite of the bug."""
     family = str(expected.code).partition(".")[0]
     return _SILENT.get(family, "real processes do not show it every time") + ", simulate it to see it"
 
@@ -63,19 +63,21 @@ _SILENT = {
 
 
 def divergence_line(divergence: Divergence) -> str:
-    """Where a replay left its recording, in one line; its run, which a report shows, was carried to its end."""
-    went_on = "; it went on from there, with each answer made to fit" if divergence.point else ""
-    return divergence.summary + went_on
+    """Return one line on where a replay differs from its recording; the replay itself ran on to its end."""
+    ran_on = (
+        "; the replay continued, and took each later choice modulo the number of options" if divergence.point else ""
+    )
+    return divergence.summary + ran_on
 
 
 def misses_line(expected: Expectation, result: Result) -> bool:
-    """True if the finding is the expected one, and only the line that it names is not."""
+    """Return True if the finding is the expected one but names another line."""
     is_it = expected.code is not None and expected.text(result.world_size) == found_text(result)
     return is_it and not expected.is_met_by(result)
 
 
 def _otherwise(expected: Expectation, result: Result) -> str:
-    """How often a run that is as expected comes out so, and how else; "" if it comes out so in every interleaving."""
+    """Return how often this expected outcome occurs, and the other outcome; "" if every interleaving has this one."""
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
     parts = []
@@ -88,7 +90,7 @@ def _otherwise(expected: Expectation, result: Result) -> str:
 
 
 def _wanted(expected: Expectation, world_size: int) -> str:
-    """What was expected instead, in one interleaving and in another if that matters."""
+    """Return the expected outcome, and the other one that some interleavings may have."""
     text = _strictly(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"

@@ -1,6 +1,6 @@
-"""`ddpsim list`: the scenarios that come with ddpsim, or those in files of the user's own.
+"""`ddpsim list`: list the scenarios that come with ddpsim, or those in the user's files.
 
-What can be listed is listed; a file that cannot be loaded gets a line on stderr, and makes the exit status 1.
+A file that cannot be loaded gets a line on stderr and makes the exit status 1; the others are still listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def list_(
         list[Path] | None,
         typer.Argument(
             metavar="PATH",
-            help="Files or folders of yours: Python files with functions under @scenario, and TOML files.  "
+            help="Your files or folders: Python files with @scenario functions, and TOML files.  "
             "[default: the scenarios that come with ddpsim]",
             show_default=False,
         ),
@@ -32,7 +32,7 @@ def list_(
     tags: Tags = None,
     with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
 ) -> int:
-    """List scenarios, each with what is expected of it."""
+    """List scenarios with their expected outcomes."""
     found, broken = _scenarios_at(paths) if paths else _own()
     for problem in broken:
         output.note(problem)
@@ -40,12 +40,12 @@ def list_(
         _show(tagged(found, tags or ()), with_twins=with_twins)
     known = sorted({tag for scenario in found.values() for tag in scenario.tags})
     if known and not tags:
-        output.note(f"--tag lists those with one of these tags: {', '.join(known)}")
+        output.note(f"--tag TAG lists only scenarios with that tag: {', '.join(known)}")
     return Status.OTHERWISE if broken else Status.AS_EXPECTED
 
 
 def _own() -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """The scenarios that come with ddpsim, and why some files cannot be read."""
+    """Return the scenarios that come with ddpsim, and a message for each file that cannot be read."""
     from ddpsim.scenarios.files.catalogue import catalogue
 
     own = catalogue()
@@ -57,11 +57,11 @@ def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
     if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
         output.show_scenarios(shown)
     if twins:
-        output.note(f"repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})")
+        output.note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
 
 
 def _scenarios_at(paths: Iterable[Path]) -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
+    """Return the scenarios in files, by their names for `ddpsim run`, and why some files cannot be loaded."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.python_file import scenarios_in
@@ -77,30 +77,30 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[Mapping[str, Listed], Sequence
     if not found and not broken:
         paths_given = ", ".join(str(path) for path in chosen)
         raise UsageError(
-            f"no scenario is in {paths_given}, expected functions under @scenario, or TOML files: see docs/scenarios.md"
+            f"{paths_given} has no scenario, expected @scenario functions or TOML files: see docs/scenarios.md"
         )
     return found, broken
 
 
 def _files_at(path: Path) -> list[Path]:
-    """A file, or the files of a folder that may hold scenarios."""
+    """Return the file itself, or the files of a folder that may contain scenarios."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.python_file import SUFFIXES
 
     try:
         found = [path] if not path.is_dir() else [each for each in sorted(path.iterdir()) if _is_listed(each)]
         is_there = path.exists()
-    except OSError as error:  # no file can have that name, or nobody may look into that folder
+    except OSError as error:  # an impossible file name, or no permission
         raise UsageError(f"path is {str(path)!r}, which cannot be read ({error.strerror}): correct the path") from error
     if not is_there:
-        raise UsageError(f"path is {str(path)!r}, but there is nothing: correct the path")
+        raise UsageError(f"path is {str(path)!r}, which does not exist: correct the path")
     if path in found and path.suffix not in SUFFIXES:
         raise UsageError(f"path is {str(path)!r}, expected a folder, or a file that ends in {' or '.join(SUFFIXES)}")
     return found
 
 
 def _is_listed(path: Path) -> bool:
-    """True for a file of a folder that may hold scenarios."""
+    """Return True for a file of a folder that may contain scenarios."""
     from ddpsim.scenarios.files.python_file import SUFFIXES
 
     return path.suffix in SUFFIXES and path.name[0] not in "_."

@@ -1,8 +1,7 @@
-"""Options that several commands have in common: each set is one parameter of a command, marked by an `OptionSet`.
+"""Sets of options that several commands share: each set is one parameter of a command, marked by an `OptionSet`.
 
-Under `@with_sets` typer, and whatever else reads the signature of the command, finds the options of the set in the
-place of that parameter; the command is given the value that is made of them. The options of a run are not listed here:
-they are fields of `RunOptions`.
+`@with_sets` replaces that parameter in the command's signature by the options of the set, so typer parses them; the
+command receives one value made from them. The options of a run come from the fields of `RunOptions`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OptionSet(NamedTuple):
-    """Marks a parameter of a command that is made of several options."""
+    """Marks a command's parameter whose value is made from several options."""
 
     make: Callable[..., Any]
-    """Makes the value of the options by name."""
+    """Makes the parameter's value from the options, which are its keywords."""
     options: Callable[[str], Sequence[Parameter]]
-    """The options that a command of a name has."""
+    """Returns the options of the set for a command's name."""
 
 
 def with_sets(command: Command) -> Command:
-    """The command, with the options of its sets in the place of the sets."""
+    """Return the command with each marked parameter replaced by the options of its set."""
     made: dict[str, tuple[OptionSet, Sequence[Parameter]]] = {}
     parameters: list[Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -56,7 +55,7 @@ def with_sets(command: Command) -> Command:
 
 
 def _run_options(command: str) -> list[Parameter]:
-    """The options of a run that a command takes, as typer reads them."""
+    """Return the options of a run that a command takes, as parameters for typer."""
     hints = get_type_hints(RunOptions)
     taken = {name: each for name, each in OPTIONS.items() if each.help and command not in each.not_of}
     return [_parameter(name, each, hints[name], command) for name, each in taken.items()]
@@ -78,7 +77,7 @@ def _parameter(name: str, option: Option, hint: Any, command: str) -> Parameter:
 
 
 def _given(**options: Any) -> Mapping[str, Any]:
-    """Those that the command was given: a flag that is off by default can only be turned on."""
+    """Return the options that the user gave; a flag that is off by default can only be turned on."""
     is_off = {name for name, value in options.items() if value is False and DEFAULTS[name] is False}
     return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
 
@@ -98,5 +97,5 @@ def _record_options(command: str) -> list[Parameter]:
 
 
 OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given, _run_options)]
-"""The options of a run that the command was given, by name, as `with_options` takes them."""
+"""The type of a parameter that receives the given options of a run, by name, for `with_options`."""
 Records = Annotated["RecordFolders", OptionSet(_record_folders, _record_options)]

@@ -1,6 +1,6 @@
-"""What several commands take, and how they say what is wrong with it.
+"""The arguments and options that several commands share, and the checks of their values.
 
-No torch here: `--help` shows these. What has to know the scenarios imports them when it is called.
+`--help` shows them without torch: functions that need the scenarios import them when they are called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing; or "
+        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, a function of the rank or of no argument; or "
         "a program that each rank runs, FILE.py or -m MODULE, followed by its own arguments.",
     ),
 ]
@@ -37,18 +37,18 @@ WorldSize = Annotated[
         "--world-size",
         "--nproc-per-node",
         "--nproc_per_node",
-        help="How many ranks.  [default: the scenario's own, and 4 for a program]",
+        help="Number of ranks.  [default: the scenario's own; 4 for a program]",
         show_default=False,
     ),
 ]
 _SYNCHRONISES = "The engine that synchronises the replicas:"
-_OWN_ENGINE = "[default: torch, unless a file says otherwise]"
+_OWN_ENGINE = "[default: the scenario file's, or torch]"
 EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.")]
 BothOrEngine = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help=f"{_SYNCHRONISES} torch, ddp or both.  [default: both, and torch for a program]",
+        help=f"{_SYNCHRONISES} torch, ddp or both.  [default: both; torch for a program]",
         show_default=False,
     ),
 ]
@@ -66,15 +66,15 @@ OwnOrPolicy = Annotated[
     typer.Option(
         "--policy",
         help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.  "
-        f"[default: the schedule of a file, or {DEFAULT}]",
+        f"[default: the scenario file's schedule, or {DEFAULT}]",
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help=f"What {listed(DRAWING, 'and')} draw from.")]
+Seed = Annotated[int, typer.Option(help=f"The random seed of policies {listed(DRAWING, 'and')}.")]
 TransportName = Annotated[
     str,
     typer.Option(
-        "--transport", help="How bytes move: memory or gloo under the simulator, or processes, real and free-running."
+        "--transport", help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled)."
     ),
 ]
 SimulatedTransport = Annotated[str, typer.Option("--transport", help="How bytes move: memory or gloo.")]
@@ -83,7 +83,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        help="On processes: a rank without progress for so long counts as hung.  [default: 10]",
+        help="With --transport processes: a rank without progress for so long counts as hung.  [default: 10]",
         show_default=False,
     ),
 ]
@@ -94,7 +94,7 @@ Tags = Annotated[
 
 
 def _folder(text: str) -> Path:
-    """An empty text, as of a variable of the shell that is not set, is not the working folder."""
+    """Return the folder; refuse "", as from an unset shell variable, which Path reads as the working folder."""
     if not text:
         raise typer.BadParameter("it is empty, expected a folder: give one, or . for the working folder")
     return Path(text)
@@ -116,7 +116,7 @@ FlightRecorderFolder = Annotated[
         "--flight-recorder",
         parser=_folder,
         metavar="DIR",
-        help="Write what torch's flight recorder would have left into this folder: a dump of each rank.",
+        help="Write the dumps that torch's flight recorder would leave into this folder, one per rank.",
         show_default=False,
     ),
 ]
@@ -126,7 +126,7 @@ ClogFolder = Annotated[
         "--clog",
         parser=_folder,
         metavar="DIR",
-        help="Write what torchcomms' clog would have left into this folder: a log of each rank.",
+        help="Write the logs that torchcomms' clog would leave into this folder, one per rank.",
         show_default=False,
     ),
 ]
@@ -136,7 +136,7 @@ ChakraFolder = Annotated[
         "--chakra",
         parser=_folder,
         metavar="DIR",
-        help="Write Chakra execution traces into this folder, one of each rank: for those who simulate speed.",
+        help="Write Chakra execution traces into this folder, one per rank, for performance simulators.",
         show_default=False,
     ),
 ]
@@ -146,13 +146,13 @@ Opens = Annotated[
 
 
 def saved_as(what: str) -> OptionInfo:
-    """The option that names the file of a scenario to save."""
+    """Return the option `--output` with this help text: the file to save a scenario to."""
     option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what, show_default=False)
     return option
 
 
 def engines_named(name: str) -> tuple[Engine, ...]:
-    """The engine of that name, or all of them for "both". Raises UsageError if there is none."""
+    """Return the engine of that name, or both engines for "both". Raises UsageError for another name."""
     from ddpsim import UsageError
     from ddpsim.scenarios.engines import Engine
 
@@ -163,7 +163,7 @@ def engines_named(name: str) -> tuple[Engine, ...]:
 
 
 def backends_named(names: str | None, own: str) -> tuple[str, ...]:
-    """The backends of these names, or all of them for "all". Raises UsageError for one that there is not."""
+    """Return the backends in a list like "gloo,nccl", or every one for "all". Raises UsageError for an unknown name."""
     from ddpsim import UsageError
 
     if names is None:
@@ -175,7 +175,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
         if name not in BACKENDS:
             raise UsageError(
                 f"backend semantics are {name!r}, expected one of {', '.join(BACKENDS)}, all: give one of these names, "
-                "or several with commas between"
+                "or several separated by commas"
             )
     if twice := [name for name, times in Counter(chosen).items() if times > 1]:
         raise UsageError(f"backend semantics are {names!r}, which has {twice[0]} twice: name each once")
@@ -183,7 +183,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
 
 
 def how_text(transport: str, policy: str | None, seed: int | range, choices: Sequence[int] = ()) -> str:
-    """Transport and policy, as a head line names them."""
+    """Return the transport and the policy as a run's head line shows them."""
     if transport == "processes":
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
@@ -197,13 +197,13 @@ def how_text(transport: str, policy: str | None, seed: int | range, choices: Seq
 
 
 def by_text(engine: Engine) -> str:
-    """The engine, as a head line names it where it is not the one that people expect."""
+    """Return the engine as a run's head line shows it; "" for torch."""
     return "" if engine.value == "torch" else f"engine {engine.value}  "
 
 
 @contextmanager
 def prepared_for(transport: str) -> Iterator[None]:
-    """Keep what several runs on a transport share."""
+    """Keep the servers that the ranks of several runs on real processes are forked from."""
     if transport != "processes":
         yield
         return
@@ -214,7 +214,7 @@ def prepared_for(transport: str) -> Iterator[None]:
 
 
 def tagged(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:
-    """Those that have all the tags. Raises UsageError for a tag that none has, and if none is left."""
+    """Return the scenarios that have all the tags. Raises UsageError for an unknown tag, and if no scenario has all."""
     from ddpsim import UsageError
     from ddpsim.scenarios.names import nearest
 
@@ -226,5 +226,5 @@ def tagged(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each
             raise UsageError(f"tag is {tag!r}, expected one of {', '.join(known) or 'none'}: {advice}")
     found = {name: scenario for name, scenario in scenarios.items() if set(wanted) <= set(scenario.tags)}
     if wanted and not found:
-        raise UsageError(f"tags are {', '.join(wanted)}, expected some that one scenario has all of: leave one out")
+        raise UsageError(f"tags are {', '.join(wanted)}, but no scenario has all of them: leave one out")
     return found

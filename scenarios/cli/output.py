@@ -1,4 +1,4 @@
-"""What the commands print: plain text, coloured on a terminal."""
+"""Printing for the commands: plain text, coloured on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Each = TypeVar("Each")
 
 _WIDTH = 120
-"""A line of a list on a terminal that is not wider."""
+"""Lines of a list are cut to this width, or to the terminal's if that is wider."""
 
 
 def show(text: str) -> None:
@@ -25,7 +25,7 @@ def show(text: str) -> None:
     if not sys.stdout.isatty():
         print(text, flush=True)
         return
-    # Imported here: a pipe needs no colours, and a mistyped option no rich.
+    # Imported here: output to a pipe needs no colours.
     from rich.text import Text
 
     from ddpsim.reports.forms.highlight import STYLES
@@ -47,15 +47,15 @@ def show_styled(text: Text) -> None:
 
 
 def note(text: str) -> None:
-    """Say a line beside what was asked for: on stderr, where it is in nobody's way."""
+    """Print a line to stderr, so that it does not mix with the command's output."""
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
 def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
-    """A line for each scenario: its name, what is expected of it, its summary.
+    """Print a line for each scenario: its name, its expected outcome, its summary.
 
-    On a terminal the expectation is the code only, lines are cut to the width, and the join matrix stands apart; a pipe
-    gets whole lines and nothing else.
+    A terminal gets the finding code only, lines cut to the width, and the join matrix as a list of its own. A pipe gets
+    whole lines and no headings.
     """
     if not sys.stdout.isatty():
         show("\n".join(f"{start}{summary}{end}" for start, summary, end in _lines(scenarios, _whole).values()))
@@ -65,13 +65,13 @@ def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
     matrix = [line for name, line in lines.items() if "join-matrix" in scenarios[name].tags]
     others = [line for name, line in lines.items() if "join-matrix" not in scenarios[name].tags]
     if matrix and others:
-        matrix.insert(0, "\n--- the join matrix: what join is there for")
+        matrix.insert(0, "\n--- the join matrix: cases of `join()` with uneven inputs")
         others.insert(0, "--- bugs, and controls")
     show("\n".join([*others, *matrix]))
 
 
 def _lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]) -> dict[str, tuple[str, str, str]]:
-    """What stands before each summary, the summary, and what stands behind it."""
+    """Return each scenario's line in three parts: the columns before its summary, the summary, the text after it."""
     texts = {name: text(scenario.expected, scenario.world_size) for name, scenario in scenarios.items()}
     name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))
     found = {}
@@ -91,20 +91,20 @@ def _brief(expected: Expectation, world_size: int) -> str:
 
 
 def _cut(start: str, summary: str, end: str, width: int) -> str:
-    """A line of at most so many columns, if what stands around the summary leaves it room."""
+    """Join the parts of a line, with the summary shortened so that the line fits into `width` columns."""
     room = max(width - len(start) - len(end), 1)
     short = summary if len(summary) <= room else f"{summary[: room - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
     return f"{start}{short}{end}"
 
 
 def followed(each: Iterable[Each], total: int) -> Iterable[Each]:
-    """The same, as it comes; on a terminal all at the end, and until then a bar shows how far it is."""
+    """Return the items as they come; on a terminal show a progress bar, then return them all at the end."""
     if not sys.stderr.isatty():
         return each
     from rich.console import Console
     from rich.progress import track
 
-    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
+    # Without auto_refresh, which starts a thread: a run executes one thread at a time.
     return list(track(each, "running", total=total, console=Console(stderr=True), transient=True, auto_refresh=False))
 
 
@@ -112,7 +112,10 @@ def followed(each: Iterable[Each], total: int) -> Iterable[Each]:
 def bar(
     name: str, total: float, where: Callable[[Each], tuple[float, str]]
 ) -> Iterator[Callable[[Each], object] | None]:
-    """On a terminal, a bar and what to call with each progress; `where` says how far that is, and a text beside it."""
+    """Show a progress bar on a terminal, and yield the function that updates it.
+
+    `where` turns a progress object into the amount done and a text to show next to the bar.
+    """
     if not sys.stderr.isatty():
         yield None
         return

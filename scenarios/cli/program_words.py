@@ -1,4 +1,4 @@
-"""A program in the words of a command line: what follows its name is its own, as with python and torchrun."""
+"""Find the program in a command line: as with python and torchrun, all words after its name are its arguments."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"s\d+:")
 _REFUSED = 2
-"""The exit status of a program that argparse, click or fire has ended because of its arguments."""
+"""The exit status that argparse, click and fire use for wrong arguments."""
 
 
 def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
-    """The words of a command as typer takes them: the program and all that follows it are one argument, the first.
+    """Return the command line for typer: the program and its arguments joined into one word after `--`.
 
-    `taking_values` are the options of the command whose next word is their value, and no program.
+    `taking_values` are the command's options with a value: the word after one is never taken for the program.
 
-    `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`, with a replay token
-    after it.
+    `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token moves
+    after the program.
     """
     for index, word in enumerate(words):
         if words[index - 1] in taking_values:
@@ -40,9 +40,9 @@ def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str
 
 
 def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
-    """Say which options of the command are written after the program, if it refused them or cannot have read them.
+    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments.
 
-    The program may have an option of the same name, so this says what the words are, not that they are wrong.
+    The program may have an option of the same name, so the note does not call the words wrong.
     """
     from ddpsim.simulator.launching.script import Script
 
@@ -62,6 +62,7 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
 
 
 def _is_refused(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
+    """Return True if a rank exited as argparse does for wrong arguments, or its error names one of the options."""
     return any(
         error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)
         for error in errors
@@ -69,7 +70,7 @@ def _is_refused(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
 
 
 def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """The options among the arguments, with their values."""
+    """Return the words among a program's arguments that are the command's options, with their values."""
     found: list[str] = []
     takes_value = False
     for word in arguments:
@@ -81,14 +82,14 @@ def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> l
 
 
 def options_of(command: Callable[..., Any]) -> dict[str, bool]:
-    """The options of a command by name; True for those that take a value."""
+    """Return the options of a command by name, with True for those that take a value."""
     found = {}
-    # Not by get_type_hints: in Python 3.10 it makes something else of what may be left out.
+    # Not get_type_hints: Python 3.10 wraps a parameter whose default is None in Optional.
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         kind, *marks = get_args(parameter.annotation)
         for mark in marks:
             if isinstance(mark, OptionInfo):
-                # Beside Annotated, typer takes the first name of an option for its default.
+                # Inside Annotated, typer stores the first name of an option as its default.
                 names = [each for each in (mark.default, *(mark.param_decls or ())) if isinstance(each, str)]
                 for name in names or [f"--{parameter.name.replace('_', '-')}"]:
                     found[name] = kind is not bool

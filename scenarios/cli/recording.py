@@ -1,4 +1,4 @@
-"""`--flight-recorder DIR`, `--clog DIR`, `--chakra DIR`: what ranks of a real job leave, of a simulated run."""
+"""`--flight-recorder DIR`, `--clog DIR`, `--chakra DIR`: write the records of a simulated run as a real job would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_records(folders: RecordFolders, *, runs: int = 1, transport: str = "memory") -> None:
-    """Make the folders. Raises UsageError for what cannot be written, before anything runs."""
+    """Make the folders before anything runs. Raises UsageError if records cannot be written."""
     if not folders.named:
         return
     from ddpsim import UsageError
@@ -27,11 +27,11 @@ def check_records(folders: RecordFolders, *, runs: int = 1, transport: str = "me
 
 
 def leave_records(folders: RecordFolders, result: Result | None) -> None:
-    """Write the records of a run, and say where; without a run there are none, which is said, too."""
+    """Write the records of a run, and print their folders; without a run, print that there are no records."""
     if not folders.named:
         return
     if result is None:
-        output.note("no schedule failed, so there is no run to leave the records of")
+        output.note("no schedule failed, so no records are written")
         return
     from ddpsim.scenarios.records.writing import write_records
 

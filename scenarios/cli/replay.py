@@ -33,7 +33,7 @@ def replay(
         str | None,
         typer.Argument(
             metavar="TOKEN",
-            help="The replay token at the end of a report; not needed for a file that says its schedule.",
+            help="The replay token at the end of a report; not needed for a file that has a schedule.",
             show_default=False,
         ),
     ] = None,
@@ -43,25 +43,23 @@ def replay(
     transport: SimulatedTransport = "memory",
     options: OptionsOfRun,
     step: Annotated[
-        bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
+        bool, typer.Option("--step", help="Show the run step by step; on a terminal, press Enter for the next.")
     ] = False,
     first: Annotated[
-        int | None, typer.Option("--from", help="The first step to show; means --step, too.", show_default=False)
+        int | None, typer.Option("--from", help="The first step to show; implies --step.", show_default=False)
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--to", help="The last step to show; means --step, too.", show_default=False)
+        int | None, typer.Option("--to", help="The last step to show; implies --step.", show_default=False)
     ] = None,
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="Go on where the run does not offer what was recorded.")
-    ] = False,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Continue if the run differs from its recording.")] = False,
     report: ReportFolder = None,
     opens: Opens = False,
     records: Records,
 ) -> int:
-    """Run it again exactly as a report recorded it.
+    """Run it again exactly as recorded.
 
-    The report ends with the command to paste. Of a run that no longer offers what was recorded both sides are shown,
-    and --report has how it went on.
+    A report ends with the command to paste. If the run differs from its recording, both are shown, and --report shows
+    the rest of the run.
     """
     with without_collections():
         from ddpsim.scenarios.files.loader import load
@@ -81,13 +79,13 @@ def replay(
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
         above = "\n" * is_stepping
-        status = _told(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
+        status = _show_replay(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
         leave_records(records, replayed.result)
         note_trailing_options(scenario, replay, replayed.result)
     return status
 
 
-def _told(
+def _show_replay(
     scenario: Scenario,
     engine: Engine,
     replayed: Replayed,
@@ -97,7 +95,7 @@ def _told(
     is_strict: bool,
     above: str,
 ) -> Status:
-    """Say what came of it, on the terminal and in the report."""
+    """Print the outcome of a replay, add it to the report, and return the exit status."""
     status, text = _judgement(scenario.expected_by(engine), replayed, is_strict=is_strict)
     if status is Status.USAGE_ERROR:
         output.note(str(replayed.error))
@@ -109,20 +107,20 @@ def _told(
 
 
 def _between(steps: list[Line], first: int | None, last: int | None) -> list[Line]:
-    """The steps from one number to another. Raises UsageError if there are none."""
+    """Return the steps with numbers from `first` to `last`. Raises UsageError if there are none."""
     from ddpsim import UsageError
 
     chosen = [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
     if steps and not chosen:
         asked = " ".join([f"--from {first}"] * (first is not None) + [f"--to {last}"] * (last is not None))
         raise UsageError(
-            f"{asked} leaves no step, expected some of {steps[0].number} to {steps[-1].number}: correct it"
+            f"{asked} selects no step, expected numbers from {steps[0].number} to {steps[-1].number}: correct it"
         )
     return chosen
 
 
 def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
-    """The exit status, and the lines that say so. A strict replay that diverges is judged by nothing else."""
+    """Return the exit status, and the lines that explain it. A strict replay that diverges is a usage error."""
     from ddpsim.scenarios.cli.judgement import divergence_line, judge
 
     if replayed.divergence is not None and is_strict:
@@ -133,5 +131,5 @@ def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) ->
         lines.insert(0, divergence_line(replayed.divergence))
     elif replayed.difference:
         status = Status.OTHERWISE if is_strict else status
-        lines.insert(0, f"not as recorded, though every recorded answer fits: {replayed.difference}")
+        lines.insert(0, f"not as recorded, though every recorded choice was possible: {replayed.difference}")
     return status, "\n".join(lines)

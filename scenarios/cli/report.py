@@ -1,4 +1,4 @@
-"""`ddpsim report`: a saved report in another form. It needs neither torch nor what was run."""
+"""`ddpsim report`: convert a saved report to another form. It needs neither torch nor the program that was run."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 def report(
-    path: Annotated[Path, typer.Argument(metavar="RESULT.json", help="A result.json that --report wrote.")],
-    html: Annotated[bool, typer.Option("--html", help="Write one HTML file, by default beside RESULT.json.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="Print it as text, as without options.")] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="Write who waits for whom, for Graphviz.")] = False,
+    path: Annotated[Path, typer.Argument(metavar="RESULT.json", help="A result.json file written by --report.")],
+    html: Annotated[bool, typer.Option("--html", help="Write one HTML file, by default next to RESULT.json.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print it as text; the default.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Write the graph of waiting ranks, for Graphviz.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="Write JUnit XML, for CI systems.")] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.", show_default=False),
     ] = None,
-    opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; means --html, too.")] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; implies --html.")] = False,
 ) -> int:
-    """Show a saved report again, as text or in another form."""
+    """Show a saved report as text, or convert it to another form."""
     from ddpsim.reports.errors import ReportError
     from ddpsim.reports.forms.json_form import read
 
     page = "--html" if html else "--open" if opens else ""
     asked = [form for form in ("--text" * text, page, "--dot" * dot, "--junit" * junit) if form]
     if len(asked) > 1:
-        raise ReportError(f"found {asked[0]} beside {asked[1]}, expected one form: leave one out")
+        raise ReportError(f"found {asked[0]} and {asked[1]}, expected one form: leave one out")
     document = read(path)
     form = asked[0] if asked else "--text"
     if form == "--text" and out is None:
@@ -59,7 +59,7 @@ _FILES = {
     "--dot": (".dot", "waits.dot"),
     "--junit": (".xml", "junit.xml"),
 }
-"""By form, how its file ends, and its name in the table of forms."""
+"""By option, the suffix of the file to write, and the key of the form in `FORMS`."""
 
 
 def _print(document: Document) -> None:

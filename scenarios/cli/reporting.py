@@ -1,7 +1,7 @@
-"""What `--report DIR` writes, and what `--open` opens.
+"""The reports that `--report DIR` writes and `--open` opens.
 
-The folder is made before anything runs, so that nobody waits for a report that cannot be written. `reports` is imported
-only if somebody wants one.
+The folder is made before anything runs, so a folder that cannot be written fails at once. The package `reports` is
+imported only for a command that writes a report.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ddpsim.scenarios.cli.status import Status
 if TYPE_CHECKING:
     from ddpsim import Result
     from ddpsim.reports.document import Document
-    from ddpsim.reports.index import Entry, Row
+    from ddpsim.reports.index import IndexEntry, IndexRow
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
 _WIDTH = 100
-"""Columns of lanes that go to no terminal."""
+"""Width of the lanes when the output is not a terminal."""
 
 
 @contextmanager
 def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[Report]:
-    """What a command reports to. With a title there is an index of several runs; else there is one, or an exploration.
+    """Yield the report of a command: with a title, an index of several runs; else one run or one exploration.
 
-    What was reported stays and is indexed, also if the command ends early. Raises ReportError for a folder that cannot
-    be written, at once.
+    If the command ends early, the finished runs are kept and indexed. Raises ReportError at once for a folder that
+    cannot be written.
     """
     made = _made(folder, opens=opens)
     report, is_done = Report(made, title), False
@@ -47,15 +47,15 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
         found = report.finish(is_done=is_done)
         if found is not None:
             show_path(found, opens=opens)
-        elif made is not None and folder is None:  # nobody asked for it, and it is empty
+        elif made is not None and folder is None:  # an empty temporary folder
             with suppress(OSError):
                 made.rmdir()
 
 
 def show_lanes(result: Result) -> None:
-    """Print a lane for each rank of a run, no wider than the terminal; nothing of one that made no call."""
+    """Print a lane for each rank of a run, no wider than the terminal; nothing for a run without calls."""
     from ddpsim.reports.forms.narrow_lanes import narrow_lanes
-    from ddpsim.reports.making.result import run_of
+    from ddpsim.reports.making.result_document import run_of
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     drawn = narrow_lanes(run_of(result), width, is_brief=True)
@@ -75,17 +75,17 @@ def _made(folder: Path | None, *, opens: bool) -> Path | None:
 
 
 class Report:
-    """Where a command reports its runs to: a folder, or nowhere if no report is wanted."""
+    """Writes the report of a command's runs into a folder; does nothing if no report is wanted."""
 
     def __init__(self, folder: Path | None, title: str) -> None:
         self._folder = folder
         self._title = title
-        self._entries: list[Entry] = []
+        self._entries: list[IndexEntry] = []
         self._path: Path | None = None
 
     @property
     def is_wanted(self) -> bool:
-        """False if all that is added goes nowhere."""
+        """False if nothing will be written."""
         return self._folder is not None
 
     def add_run(
@@ -100,11 +100,11 @@ class Report:
         seconds: float | None = None,
         transport: str = "memory",
     ) -> None:
-        """Add a run that was judged."""
+        """Add a run with its exit status and conclusion."""
         if self._folder is None:
             return
         from ddpsim.reports.index import row_of
-        from ddpsim.reports.making.result import document_of
+        from ddpsim.reports.making.result_document import document_of
         from ddpsim.scenarios.model import found_on_processes, found_text
 
         document = document_of(
@@ -134,13 +134,13 @@ class Report:
         text: str = "",
         seconds: float = 0.0,
     ) -> None:
-        """Add to the index what came to no result, or was not run."""
+        """Add an index row for a scenario that raised an exception or was not run."""
         if self._folder is None:
             return
-        from ddpsim.reports.forms.junit import Case
-        from ddpsim.reports.index import Entry, row_of
+        from ddpsim.reports.forms.junit import JunitCase
+        from ddpsim.reports.index import IndexEntry, row_of
 
-        case = Case(
+        case = JunitCase(
             name=name,
             suite=f"ddpsim.{engine.value}",
             state="failed" if was_run else "not run",
@@ -149,20 +149,20 @@ class Report:
             message=found,
             text=text,
         )
-        self._entries.append(Entry(row_of(name, engine=engine.value, expected=expected, found=found), case))
+        self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
-        """Add what the records of a real job come to; there is nothing to run again."""
+        """Write the diagnosis of a real job's records, without a replay line."""
         if self._folder is None:
             return
-        from ddpsim.reports.making.result import document_of
+        from ddpsim.reports.making.result_document import document_of
 
         document = document_of(result, name=name, how=how, conclusion="; ".join(notes))
         (run,) = document.runs
         self._write(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
 
     def add_exploration(self, make: Callable[[], Document]) -> None:
-        """Write the exploration of a command; its document is made only if it is wanted."""
+        """Write the report of an exploration; `make` is called only if a report is wanted."""
         if self._folder is not None:
             self._write(make(), self._folder)
 
@@ -172,20 +172,20 @@ class Report:
         write_reports(document, folder)
         self._path = folder / "report.html"
 
-    def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
+    def _write_beside(self, document: Document, folder: Path, row: IndexRow) -> None:
         from ddpsim.reports.files import write_reports
         from ddpsim.reports.forms.junit import cases_of
-        from ddpsim.reports.index import Entry, folder_name
+        from ddpsim.reports.index import IndexEntry, folder_name
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, folder / own)
         (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
-        self._entries.append(Entry(row, case, own))
+        self._entries.append(IndexEntry(row, case, own))
 
     def finish(self, *, is_done: bool) -> Path | None:
-        """Write the index, if there is one to write; return what to open, if anything was written.
+        """Write the index of several runs, and return the file to open; None if nothing was written.
 
-        What ended early has an index of what there is; what came to its end has one also of nothing.
+        A command that ended early gets an index of its finished runs, one that is done also an empty index.
         """
         if self._folder is None or not self._title or not (self._entries or is_done):
             return self._path
@@ -195,7 +195,7 @@ class Report:
 
 
 def show_path(path: Path, *, opens: bool) -> None:
-    """Say where a report is, and open it if asked."""
+    """Print the path of a report, and open it in a browser if wanted."""
     output.show(f"report  {path}")
     if opens:
         webbrowser.open(path.resolve().as_uri())

@@ -1,4 +1,4 @@
-"""`ddpsim run`: one scenario, with the whole text of what came of it."""
+"""`ddpsim run`: run one scenario and print its whole report."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def run(
         str | None,
         typer.Option(
             metavar="A..B",
-            help=f"Run the schedules of all seeds from A to B, and count what comes of them; the policy is "
-            f"{DEFAULT_DRAWING} unless it is said.",
+            help=f"Run once with each seed from A to B, and count the outcomes; without --policy, the policy is "
+            f"{DEFAULT_DRAWING}.",
             show_default=False,
         ),
     ] = None,
@@ -65,19 +65,19 @@ def run(
     timeout: Timeout = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Stop after so long, in real time: unknown.  [default: 600]", show_default=False),
+        typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]", show_default=False),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Stop after so many steps: unknown.  [default: 10000000]", show_default=False)
+        int | None, typer.Option(help="Stop after so many steps, as unknown.  [default: 10000000]", show_default=False)
     ] = None,
     lanes: Annotated[
-        bool, typer.Option("--lanes", help="Draw a lane for each rank, a letter a call, under what was found.")
+        bool, typer.Option("--lanes", help="Draw a lane for each rank, one letter per call, below the report.")
     ] = False,
     report: ReportFolder = None,
     opens: Opens = False,
     records: Records,
 ) -> int:
-    """Run a script, a function or a scenario, and say what came of it."""
+    """Run a script, a function or a scenario, and report its outcome."""
     with without_collections():
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import with_options
@@ -111,16 +111,16 @@ def run(
 
 
 def _seeds(seeds: str, policy: str | None, seed: int) -> range:
-    """Those that are said. Raises UsageError for what are none, and beside a single one."""
+    """Parse the value of --seeds. Raises UsageError for another text, and if --seed is given, too."""
     from ddpsim import UsageError
 
     if seed:
-        raise UsageError(f"found --seed {seed} beside --seeds {seeds}, expected one of them: leave out the other")
+        raise UsageError(f"found --seed {seed} and --seeds {seeds}, expected only one: leave one of them out")
     return seeds_in(seeds, str(policy))
 
 
 def _budget(seconds: float | None, steps: int | None) -> Budget | None:
-    """What was said of it; None for nothing. Raises UsageError for what is no budget."""
+    """Return the budget of the given options; None if none is given. Raises UsageError for a wrong value."""
     from ddpsim import Budget
 
     said: dict[str, Any] = {"seconds": seconds, "steps": steps}
@@ -139,6 +139,7 @@ def _run(
     *,
     with_lanes: bool,
 ) -> int:
+    """Run each engine and backend, print and report each outcome, and return the worst exit status."""
     from ddpsim.scenarios.cli.judgement import judge
 
     statuses = []
@@ -170,7 +171,7 @@ def _run(
 
 
 def _case(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scenario]]) -> str:
-    """What tells it from the others."""
+    """Return the heading of one of several cases: the backend or engine in which they differ."""
     backends = {each.backend_semantics for _, each in cases}
     engines = {each for each, _ in cases}
     named = [scenario.backend_semantics] if len(backends) > 1 else []
@@ -178,7 +179,7 @@ def _case(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scen
 
 
 def by_backend(found: Mapping[str, Sequence[Result]]) -> str:
-    """On which backends it passes and on which it does not, in one line; the worst of each."""
+    """Return one line with the outcome on each backend, the worst of its runs: "passes on gloo; can hang on nccl"."""
     from ddpsim import Verdict
 
     sides: dict[str, list[str]] = {}
@@ -189,7 +190,7 @@ def by_backend(found: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _outcome(result: Result, backend: str) -> str:
-    """The rules of the other backends are the strictest that they may follow, so that is what can happen there."""
+    """Return the outcome as a verb. It is "can hang" for other backends than gloo: their rules are the worst case."""
     from ddpsim import Verdict
     from ddpsim.simulator.backend_semantics import GLOO
 
@@ -204,6 +205,6 @@ def _outcome(result: Result, backend: str) -> str:
 
 
 def head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
-    """What was run; the engine stands there where it is not the one that people expect."""
+    """Return the head line of a run: its name, world size, engine unless torch, policy, and backend unless gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
     return f"{scenario.name}  world size {result.world_size}  {by_text(engine)}{how}{rules}"

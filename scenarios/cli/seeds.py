@@ -1,6 +1,6 @@
-"""`ddpsim run --seeds 0..99`: one scenario under the schedules of many seeds, counted by what came of them.
+"""`ddpsim run --seeds 0..99`: run one scenario with many seeds, and count the outcomes.
 
-All are run, as how often it fails is what one wants to know; what is shown whole is the first that is not as expected.
+Every seed is run, because the count of failures is wanted. Only the first unexpected run is shown whole.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _MOST = 1_000_000
 
 
 def seeds_in(text: str, policy: str) -> range:
-    """The seeds of a text like "0..99", both ends among them.
+    """Return the seeds of a text like "0..99", including both ends.
 
-    Raises UsageError for another text, and for a policy that draws nothing.
+    Raises UsageError for another text, and for a policy that uses no seed.
     """
     from ddpsim import UsageError
 
     found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
     if not first <= last < first + _MOST:
-        raise UsageError(f"seeds are {text!r}, expected the first and the last of them, such as 0..99: correct it")
+        raise UsageError(f"seeds are {text!r}, expected FIRST..LAST, such as 0..99: correct it")
     if not draws(policy):
         raise UsageError(
-            f"policy is {policy!r}, which draws nothing from --seeds, expected {listed(DRAWING)}: leave one of them out"
+            f"policy is {policy!r}, which uses no seed, expected {listed(DRAWING)} with --seeds: leave one of them out"
         )
     return range(first, last + 1)
 
 
 @dataclass
 class Outcomes:
-    """What came of the seeds, counted, and the one to show."""
+    """Counts of the outcomes of many seeds, and the one run to show."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first_seeds: dict[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Outcomes:
     _shown: tuple[Result, Judgement] | None = None
 
     def add(self, seed: int, result: Result, judgement: Judgement) -> None:
-        """Count a run."""
+        """Count a run, and keep it if it is the one to show so far."""
         from ddpsim.scenarios.model import found_text
 
         found = found_text(result)
@@ -61,13 +61,13 @@ class Outcomes:
 
     @property
     def shown(self) -> Result:
-        """The first that is not as expected; else the first that did not pass; else the first."""
+        """The run to show: the first unexpected one; else the first that did not pass; else the first."""
         assert self._shown is not None, "there is a seed"
         return self._shown[0]
 
     @property
     def judgement(self) -> Judgement:
-        """Of all together, in a line that tells how many are not as expected, and how the first of them is."""
+        """The exit status of all seeds, and a line: the first unexpected outcome, and how many seeds have one."""
         from ddpsim.scenarios.cli.judgement import Judgement
 
         count, others = len(self.statuses), sum(status is not Status.AS_EXPECTED for status in self.statuses)
@@ -79,7 +79,7 @@ class Outcomes:
 
     @property
     def text(self) -> str:
-        """How often there was what, with the first seed of each; and the one to show, unless it passed."""
+        """A table of the outcomes with counts and first seeds; then the run to show, unless it passed."""
         from ddpsim import Verdict
 
         width = len(str(max(self.counts.values())))
@@ -88,12 +88,12 @@ class Outcomes:
         if self.shown.verdict is not Verdict.PASS:
             table += ["", str(self.shown)]
         elif self.shown.not_struck:
-            table.append(f"note  in the first that passed {self.shown.not_struck}")
+            table.append(f"note  in the first passing run {self.shown.not_struck}")
         return "\n".join([*table, ""])
 
 
 def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:
-    """Run each seed, and count."""
+    """Run each seed and count the outcomes, with a progress bar on a terminal."""
     outcomes = Outcomes()
 
     def run_one(seed: int) -> None:
@@ -106,7 +106,7 @@ def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Resul
 
 
 def _rank(result: Result, judgement: Judgement) -> int:
-    """How much it is to be shown."""
+    """Return the priority of a run to be the one shown."""
     from ddpsim import Verdict
 
     return 2 * (judgement.status is not Status.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

@@ -1,4 +1,4 @@
-"""`ddpsim shrink`: a scenario that fails, made as simple as it can be, and saved as a file of its own."""
+"""`ddpsim shrink`: reduce a failing scenario to a minimal one, and save it as a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shrink(
         str | None,
         typer.Argument(
             metavar="TOKEN",
-            help="The replay token of the failure, unless it fails under round robin, or a file says its schedule.",
+            help="Replay token of the failure; not needed if round robin fails, or if the file has a schedule.",
             show_default=False,
         ),
     ] = None,
@@ -44,13 +44,13 @@ def shrink(
     ] = None,
     seed: Seed = 0,
     options: OptionsOfRun,
-    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
-    out: Annotated[Path | None, saved_as("Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
+    seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
+    out: Annotated[Path | None, saved_as("Save to this file.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
-    """Make a scenario that fails as simple as it can be, and save it.
+    """Reduce a failing scenario to a minimal one, and save it.
 
-    Fewer ranks, fewer iterations or calls, plainer options, fewer switches: as long as it fails with the same finding.
-    Exit status: 0 saved, 1 it does not fail each time, 2 usage error.
+    It gets fewer ranks, iterations, calls, options and context switches, as long as it fails with the same finding.
+    Exit status: 0 saved, 1 it does not fail every time, 2 usage error.
     """
     with without_collections():
         from ddpsim import Budget
@@ -70,14 +70,14 @@ def shrink(
 
 
 def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> Status:
-    """Save what came of it, and tell what that file does when it is run."""
+    """Save the shrunk scenario, run the saved file, and print that run; delete the file if it does not fail."""
     from ddpsim import Verdict
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
     if shrunk.end.value != "flaky":
         _save(shrunk.scenario, name, path)
-        result = run_scenario(str(path))  # what is told is what the file does
+        result = run_scenario(str(path))  # of the file, as the user will run it
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
         path.unlink(missing_ok=True)
@@ -89,28 +89,26 @@ def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> St
 
 
 def _save(scenario: Scenario, name: str, path: Path) -> None:
-    """Save what came of it; where that cannot be, show it: nobody wants to wait for it again."""
+    """Save the shrunk scenario; if it cannot be written, print it, so that the work is not lost."""
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk, shrunk_text
 
     try:
         save_shrunk(scenario, name, path)
     except UsageError:
-        output.show(f"# to be saved as {path}\n{shrunk_text(scenario, name, path)}")
+        output.show(f"# save this as {path}\n{shrunk_text(scenario, name, path)}")
         raise
 
 
 def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
-    """The scenario under the schedule that it is said to fail under."""
+    """Return the scenario with the schedule of the token or of the policy, under which it should fail."""
     from ddpsim import UsageError
     from ddpsim.scenarios.running.replaying import check_no_token_behind
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
     from ddpsim.scenarios.running.silence import silent
 
     if token is not None and policy is not None:
-        raise UsageError(
-            f"policy is {policy!r}, beside a replay token, which is a schedule already: leave one of them out"
-        )
+        raise UsageError(f"policy is {policy!r}, but a replay token already has a schedule: leave one of them out")
     if token is None:
         check_no_token_behind(scenario)
     if token is None and policy is None:
@@ -131,20 +129,20 @@ def _flaky(name: str) -> str:
     from ddpsim.scenarios.files.program_line import as_typed
 
     return (
-        f"{name} failed, and did not fail so again under the same schedule: something else decides, such as time or "
-        f"chance, and nothing is saved; to see what: ddpsim explore --check-determinism {as_typed(name)}"
+        f"{name} failed, but not again under the same schedule, so nothing is saved: the program is not deterministic "
+        f"(time, random numbers); to find the cause: ddpsim explore --check-determinism {as_typed(name)}"
     )
 
 
 _END = {
     "minimal": "minimal: no single step makes it simpler",
-    "budget": "the time ran out: a simpler one may exist, --seconds gives it more",
-    "interrupt": "interrupted: a simpler one may exist",
+    "budget": "the time ran out: a simpler scenario may exist; increase --seconds",
+    "interrupt": "interrupted: a simpler scenario may exist",
 }
 
 
 def _change(shrunk: ShrunkScenario) -> str:
-    """What it was and what it is, and what that took."""
+    """Return a line with the sizes before and after shrinking, the executions and the time."""
     from ddpsim.scenarios.fuzzing.shrinking.size_text import counted, size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
@@ -152,7 +150,7 @@ def _change(shrunk: ShrunkScenario) -> str:
 
 
 def _where(progress: ShrinkProgress) -> tuple[float, str]:
-    """How far it is: what is left of the time, and how small it has become."""
+    """Return the seconds spent, and a progress text: executions and the current size."""
     from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 
     ranks, switches = progress.size.ranks, progress.size.switches

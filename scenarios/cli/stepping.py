@@ -1,4 +1,4 @@
-"""A run step by step on a terminal: a line, then a word from whoever reads, then the next lines."""
+"""`replay --step`: show a run step by step on a terminal, and ask after each line how far to continue."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ddpsim.simulator.transcript import Line
 
-HELP = "Enter: one step on; a number: so many; r N: on to the next step of rank N; q: no more steps"
+HELP = "Enter: next step; a number: that many steps; r N: to the next step of rank N; q: quit"
 
 
 def show_steps(steps: Sequence[Line]) -> None:
-    """Show the steps: one after the other on a terminal, where somebody can say how far to go; else all."""
+    """Show the steps: interactively on a terminal, else all at once."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         print(HELP)
         walk(steps, ask=_ask, show=print)
@@ -23,7 +23,7 @@ def show_steps(steps: Sequence[Line]) -> None:
 
 
 def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
-    """Show steps as far as the answers say, until there are no more or the answer is `q`."""
+    """Show steps, and ask after each stop how far to continue, until there are no more or the answer is `q`."""
     from ddpsim.simulator.transcript import transcript_lines
 
     head, *lines = transcript_lines(steps) or [""]
@@ -41,7 +41,7 @@ def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str],
 
 
 def stop_after(word: str, steps: Sequence[Line], at: int) -> int | None:
-    """The step to stop at next, for an answer at step `at`: that one again for no more, None if it is no answer."""
+    """Return the step to stop at next for an answer given at step `at`: `at` itself to quit, None for a bad answer."""
     if word in ("", "q"):
         return at if word else at + 1
     command, _, rank = word.partition(" ")
@@ -63,5 +63,5 @@ def _print_all(steps: Sequence[Line]) -> None:
 
     try:
         print("\n".join(transcript_lines(steps)), flush=True)
-    except BrokenPipeError:  # whoever reads, such as `less`, has seen enough, also of what follows
+    except BrokenPipeError:  # the reader of the pipe, such as `less`, has quit; discard later output, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

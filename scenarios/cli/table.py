@@ -1,4 +1,4 @@
-"""The table of `ddpsim zoo`: a row for each run, then all that is to be said of those that surprise."""
+"""The table of `ddpsim zoo`: a row for each run, then the whole report of each unexpected run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddpsim.scenarios.model import Scenario
 
 _WIDTH = 100
 _NAME_WIDTH = 48
-"""At most; the few names that are longer push their own row to the right, and not the whole table off the page."""
+"""The widest name column; a longer name shifts its own row only."""
 _TIME_WIDTH = 5
 _MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?", None: "-"}
 
 
 class Table:
-    """Rows whose columns are as wide as what will stand there, and as their heads."""
+    """Formats the rows of the table, with columns as wide as their widest cell."""
 
     def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
         engines = {engine for _, engine in pairs}
@@ -26,11 +26,11 @@ class Table:
         """None if there is one engine, which needs no column."""
 
     def head(self) -> str:
-        """The names of the columns."""
+        """Return the header row."""
         return f"{self._cells('name', 'by', 'ms')}    expected"
 
     def row(self, outcome: ZooOutcome) -> str:
-        """A run: "=" and what was expected; what was found, if it is something else; or why it was not run."""
+        """Return a run's row: a mark, the expected outcome, and what was found instead or why it was not run."""
         cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
         if not outcome.found:
@@ -44,7 +44,7 @@ class Table:
 
 
 def closing(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
-    """The whole text of each surprise, and how many there were."""
+    """Return the whole report of each unexpected run, and a line with the counts."""
     run = [outcome for outcome in outcomes if outcome.status is not None]
     surprising = [outcome for outcome in run if outcome.status is not Status.AS_EXPECTED]
     texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]

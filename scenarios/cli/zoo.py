@@ -1,4 +1,4 @@
-"""`ddpsim zoo`: everything that comes with ddpsim, as a table of what was expected and what was found."""
+"""`ddpsim zoo`: run all scenarios that come with ddpsim, and show a table of expected and found outcomes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def zoo(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these, each with its repaired twin.", show_default=False),
+        typer.Argument(metavar="NAME", help="Only these scenarios, each with its repaired twin.", show_default=False),
     ] = None,
     tags: Tags = None,
     engine: EngineOrBoth = "torch",
@@ -51,7 +51,7 @@ def zoo(
 ) -> int:
     """Run the zoo of real bugs and their repaired twins.
 
-    The join matrix is among them. What is not as expected is said.
+    It includes the join matrix. The whole report of each unexpected run follows the table.
     """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import outcome_of
@@ -83,7 +83,7 @@ def zoo(
 def _run_all(
     pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
 ) -> list[ZooOutcome]:
-    """Run the scenarios, with a row for each, and say at the end what is not as expected."""
+    """Run the scenarios, print a row for each, and at the end the reports of the unexpected ones."""
     from ddpsim.scenarios.cli.table import Table, closing
 
     start = time.perf_counter()
@@ -98,7 +98,7 @@ def _run_all(
 
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
-    """What to run, each twin below its bug. One that is named itself is run in any case."""
+    """Return the scenarios to run, each twin after its bug. A twin that the user named is always run."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.registry import registry
 

@@ -1,4 +1,4 @@
-"""What came of one scenario of many: enough for a row, and the whole text where it surprises."""
+"""The outcome of one scenario of `ddpsim zoo`: the cells of its row, and the whole report if it is unexpected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 @dataclass(frozen=True, slots=True)
 class ZooOutcome:
-    """A run of a scenario on an engine."""
+    """The outcome of one scenario on one engine, for a row of the table."""
 
     name: str
     engine: Engine
@@ -27,10 +27,10 @@ class ZooOutcome:
     """None if it was not run."""
     expected: str
     found: str
-    """"" if it is just what is expected; what a transport cannot do, if it was not run."""
+    """The outcome, "" if it is the expected one; for a scenario that was not run, what the transport lacks."""
     seconds: float
     text: str = ""
-    """All there is to say, if it is not as expected."""
+    """The whole report of an unexpected run, else ""."""
 
 
 def outcome_of(
@@ -42,7 +42,7 @@ def outcome_of(
     transport: str,
     **options: Any,
 ) -> ZooOutcome:
-    """Run a scenario, and report it. An exception of ours is what came of it, and ends nothing else."""
+    """Run a scenario, and add it to the report. An exception of ddpsim is its outcome; later scenarios still run."""
     expected = scenario.expected_by(engine)
     wanted = _brief(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := refusal(scenario)):
@@ -74,7 +74,7 @@ def _found_cell(expected: Expectation, result: Result, transport: str) -> str:
 
 
 def _brief(text: str) -> str:
-    """Without the verdict, where a code follows that has one itself."""
+    """Drop the verdict from a text such as "fail, deadlock.cycle": the finding code implies it."""
     verdict, _, finding = text.partition(", ")
     return finding or verdict
 

@@ -91,7 +91,7 @@ def test_an_option_that_there_is_not_is_one_line():
     for call in (simulate, explore):
         with pytest.raises(UsageError) as raised:
             call(print, 2, isolaton="thread")
-        line = f"'isolaton' is no option of a run, expected one of {known}: did you mean 'isolation'?"
+        line = f"'isolaton' is not an option of a run, expected one of {known}: did you mean 'isolation'?"
         assert str(raised.value) == line
     for call in (replay, shrink):
         with pytest.raises(UsageError, match=r"^alike is True, but a recorded schedule .*: leave it out$"):

@@ -234,7 +234,7 @@ def test_what_was_made_by_hand_is_replayed(debug, tmp_path):
         (["--at", "soon", *FUNCTION], "--at is 'soon', expected the number of a step"),
         (["--at", "3", "--finding", *FUNCTION], "give only one of --at, --rank and --finding"),
         ([*HANGS, "s1:0:e2f90957"], "was recorded for another program"),
-        ([*HANGS, "s1:0:1"], "is not whole, expected something like"),
+        ([*HANGS, "s1:0:1"], "is not valid, expected something like"),
     ],
 )
 def test_bad_input_is_one_line(debug, arguments, line):

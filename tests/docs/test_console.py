@@ -48,7 +48,7 @@ def test_a_table_says_all_that_a_command_takes():
     told = table(commands()["shrink"])
     assert "| `NAME` | A name from" in told
     assert "| needed |\n" in told
-    assert f"| `--seed N` | What {listed(DRAWING, 'and')} draw from. | 0 |\n" in told
+    assert f"| `--seed N` | The random seed of policies {listed(DRAWING, 'and')}. | 0 |\n" in told
     assert "| `-o, --output OUT.toml` |" in told
     assert options_in(table(commands()["zoo"])) >= {"--tag", "--repaired", "--no-repaired", "--transport"}
 

@@ -223,6 +223,6 @@ def test_a_failure_of_ranks_that_start_unlike_is_shrunk():
 
 
 def test_ranks_of_functions_that_start_alike_anyway():
-    line = "alike is True, but ranks of functions start alike unless check_determinism is True: leave it out"
+    line = "alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out"
     with pytest.raises(UsageError, match=f"^{line}$"):
         explore(count_of_its_own, 2, alike=True)

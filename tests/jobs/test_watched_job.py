@@ -48,7 +48,10 @@ def _is_of(folder, process):
 @pytest.mark.tier("nightly")
 def test_a_job_that_is_right_passes(tmp_path):
     status, out, _ = diagnosed(tmp_path, HANGS.replace("3 if", "4 if").format(""))
-    assert (status, "PASS  what met agrees in all that the records have: 4 collectives" in out) == (0, True)
+    assert (status, "PASS  the matched calls agree in everything that the records contain: 4 collectives" in out) == (
+        0,
+        True,
+    )
     assert "note  the job ended with status 0" in out
 
 
@@ -68,7 +71,7 @@ def test_a_job_that_never_rests_is_ended_at_the_limit(tmp_path):
         ),
         (
             [sys.executable, "-c", ""],
-            "the job ended with status 0, and left no record, expected ranks that torchrun starts",
+            "the job ended with status 0, and wrote no record, expected torchrun with ranks",
         ),
     ],
 )

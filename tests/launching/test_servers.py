@@ -116,7 +116,7 @@ def test_a_token_says_how_ranks_start(program):
     old = str(Schedule((), alike.program))
     assert old.count(":") == 2
     assert replay(Script(tuple(command)), 2, old, strict=False).verdict is Verdict.FAIL
-    with pytest.raises(ReplayError, match="does not match its own checksum"):
+    with pytest.raises(ReplayError, match="does not match its checksum"):
         replay(Script(tuple(command)), 2, str(alike.schedule).replace(":a28:", ":u28:"))
 
 
@@ -277,9 +277,9 @@ def test_modules_that_cannot_be_forked(program, tmp_path, source, problem):
         ({"preload": "json"}, r"^preload is 'json', expected names of modules: write"),
         (
             {"alike": True},
-            r"^alike is True, but ranks of functions start alike unless check_determinism is True: leave it out$",
+            r"^alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out$",
         ),
-        ({"preload": ["json"]}, r"^preload is \('json',\), but ranks of functions have what this process has imported"),
+        ({"preload": ["json"]}, r"^preload is \('json',\), but ranks of functions share the modules of this process"),
     ],
 )
 def test_options_of_programs_are_refused(options, problem):

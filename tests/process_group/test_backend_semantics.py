@@ -193,7 +193,7 @@ def test_the_schedule_is_replayed_by_the_same_rules():
 
 
 def test_exploring_by_rules_that_dpor_does_not_know():
-    with pytest.raises(UsageError, match="'nccl', whose rules policy 'dpor' does not know: take policy 'dfs'"):
+    with pytest.raises(UsageError, match="'nccl', which policy 'dpor' does not support: use policy 'dfs'"):
         explore(messages, 2, backend_semantics="nccl")
     assert explore(messages, 2, backend_semantics="nccl", policy="dfs").verdict is Verdict.FAIL
     covered = explore(messages, 2, backend_semantics="eager-send")

@@ -62,7 +62,7 @@ LINES = {
 }
 """What the plugin says itself, by marker."""
 LINES_OF_THE_SIMULATOR = {
-    "ranks(99999)": "world_size is 99999, expected a whole number from 1 to 16384: say how many ranks to run",
+    "ranks(99999)": "world_size is 99999, expected a whole number from 1 to 16384: correct it",
     "ranks(2, policy='robin')": f"policy is 'robin', expected one of {', '.join(RUNNING)}: give one of these names",
     "ranks(2, explore='dfz')": f"policy is 'dfz', expected one of {', '.join(EXPLORING)}: give one of these names",
     "ranks(2, explore={'policy': 'dpor', 'depth': 2})": "depth is 2, which only policy 'pct' has, not 'dpor': "
@@ -160,7 +160,7 @@ def test_fixtures_of_an_unusable_test_are_not_made(fails):
 def test_torch_distributed_in_use_outside_is_one_line(fails, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     (line,) = fails(GOOD).lines
-    assert line.startswith("torch.distributed is initialised in this process")
+    assert line.startswith("torch.distributed is already initialised in this process")
 
 
 def test_the_marker_is_registered_and_explained(run):

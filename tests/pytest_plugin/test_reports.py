@@ -124,7 +124,9 @@ def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(fails, pytester):
     assert re.match(r" +\d+ +0 s ", table), table
     failure.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made/index.html"])
     (found,) = documents(pytester.path / "made")["test_it"].runs
-    assert found.conclusion == f"{diverged}; it went on from there, with each answer made to fit"
+    assert (
+        found.conclusion == f"{diverged}; the replay continued, and took each later choice modulo the number of options"
+    )
     assert found.is_expected is False
     assert [(finding.code, finding.ranks) for finding in found.findings] == [("rank_error", (2,))]
     assert found.replay != f"pytest test_it.py::test_it --ddpsim-replay {token}"

@@ -237,8 +237,8 @@ def test_a_damaged_token_is_one_line(run):
     result = run(hangs(), "--ddpsim-replay", "s1:0:00000000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [
-        "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its own checksum, expected an unchanged "
-        "token: copy it again from the report"
+        "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its checksum, so it was changed: "
+        "copy it again from the report"
     ]
 
 

@@ -281,11 +281,11 @@ def test_a_fault_that_did_not_strike_is_told():
             dist.all_reduce(torch.ones(1))
 
     text = str(simulate(program, 2, faults=[Delay(0, 1, 2.0), Crash(1, 2)]))
-    note = "  note    the fault before call 2 of rank 1 did not strike: it came to 2 calls, which count from 0\n"
+    note = "  note    the fault before call 2 of rank 1 did not happen: the rank made only 2 calls (numbered from 0)\n"
     assert note in text
     assert "of rank 0" not in text
     assert "note" not in str(simulate(program, 2, faults=[Delay(0, 0, 2.0), Delay(1, 1, 2.0)]))
-    assert note.replace("note    ", "note    in the first that passed ").rstrip() in str(
+    assert note.replace("note    ", "note    in the first passing run ").rstrip() in str(
         explore(program, 2, faults=[Crash(1, 2)])
     )
     assert "note" not in str(explore(program, 2, faults=[Delay(0, 1, 2.0)]))

@@ -73,8 +73,8 @@ def test_list_shows_all_but_the_repaired_twins(ddpsim):
     twins = [name for name in registry if name not in bugs]
     tags = sorted({tag for scenario in registry.values() for tag in scenario.tags})
     assert err.splitlines() == [
-        f"ddpsim: repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})",
-        f"ddpsim: --tag lists those with one of these tags: {', '.join(tags)}",
+        f"ddpsim: repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})",
+        f"ddpsim: --tag TAG lists only scenarios with that tag: {', '.join(tags)}",
     ]
 
 
@@ -86,7 +86,7 @@ def test_list_on_a_terminal_keeps_within_its_width(ddpsim, monkeypatch):
     _, out, _ = ddpsim("list")
     heading, *lines = out.splitlines()
     assert heading == "--- bugs, and controls"
-    middle = lines.index("--- the join matrix: what join is there for")
+    middle = lines.index("--- the join matrix: cases of `join()` with uneven inputs")
     assert lines[middle - 1] == ""
     bugs, matrix = lines[: middle - 1], lines[middle + 1 :]
     assert {line.split()[0] for line in matrix} == {
@@ -122,8 +122,8 @@ def test_list_of_own_files_gives_what_run_takes(ddpsim, write):
         "mine.py:leaves  fail, deadlock.missing_rank, rank 1  Rank 1 does not come.",
     ]
     assert err.splitlines() == [
-        "ddpsim: repaired twins are left out, such as mine.py:stays: --all lists them (1)",
-        "ddpsim: --tag lists those with one of these tags: mine",
+        "ddpsim: repaired twins are not listed, such as mine.py:stays: --all lists them (1)",
+        "ddpsim: --tag TAG lists only scenarios with that tag: mine",
     ]
     for name in ("even.toml", "mine.py:leaves", "mine.py:stays"):
         assert ddpsim(f"run {name}")[0] == 0
@@ -145,7 +145,7 @@ def test_a_name_that_no_file_can_have_is_one_line(ddpsim, write):
     name = "x" * 300 + ".toml"
     status, _, err = ddpsim(f"list {name}")
     assert (status, err.count("\n")) == (2, 1)
-    assert re.search(r"which cannot be read \(.+\): correct the path$|but there is nothing: correct the path$", err)
+    assert re.search(r"which cannot be read \(.+\): correct the path$|which does not exist: correct the path$", err)
     write("good.toml", 'summary = "fine"')
     write("deep.toml", f"a = {'[' * 5000}")
     write("long.toml", f"seed = {'1' * 5000}")

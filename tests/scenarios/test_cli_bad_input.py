@@ -19,12 +19,12 @@ BAD = {
     "bench, doctor; see `ddpsim --help`",
     "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
-    "list all": "path is 'all', but there is nothing: correct the path",
+    "list all": "path is 'all', which does not exist: correct the path",
     "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml",
-    "list examples": "no scenario is in examples, expected functions under @scenario, or TOML files: ...",
+    "list examples": "examples has no scenario, expected @scenario functions or TOML files: ...",
     "list --tag cycel": "tag is 'cycel', expected one of ..., cycle, ...: did you mean 'cycle'?",
     "list --tag xyz scenarios/join": "tag is 'xyz', expected one of ..., join, ...: give one of these",
-    "list --tag cycle --tag join": "tags are cycle, join, expected some that one scenario has all of: leave ...",
+    "list --tag cycle --tag join": "tags are cycle, join, but no scenario has all of them: leave ...",
     "run": "Missing argument 'NAME'; see `ddpsim run --help`",
     "run send-send --sede 3": "No such option: --sede...; see `ddpsim run --help`",
     "run send-send --world-size": "Option '--world-size' requires an argument; see `ddpsim... --help`",
@@ -38,12 +38,12 @@ BAD = {
     "run send-send --policy fair": f"policy is 'fair', {RUNNING_ONES}",
     "replay send-send": "send-send has no schedule of its own: give the TOKEN from its report",
     f"replay send-send --engine both {TOKEN}": "engine is 'both', expected 'torch' or 'ddp': give one of these",
-    "replay send-send hello": "replay token 'hello' is not whole, expected something like ...: copy ...",
+    "replay send-send hello": "replay token 'hello' is not valid, expected something like ...: copy ...",
     "zoo --policy fair": f"policy is 'fair', {RUNNING_ONES}",
     "zoo send-send --tag join": "tag is 'join', expected one of cycle, point-to-point: give one of these",
-    "bench --rounds 0": "rounds is 0, expected 1 to 10000: say how often each is run",
+    "bench --rounds 0": "rounds is 0, expected 1 to 10000: correct it",
     "bench --transport processes": (
-        "transport is 'processes', but only the simulation is measured: take 'memory' or 'gloo'"
+        "transport is 'processes', but bench measures only the simulation: take 'memory' or 'gloo'"
     ),
     "bench --transport carrier": (
         "transport is 'carrier', expected 'memory', 'gloo', 'processes': give one of these names"
@@ -68,8 +68,8 @@ BAD = {
         "cluster is 'host:1', but backend 'loky' runs on this machine: leave it out, or take ..."
     ),
     "fuzz --engine best": f"engine is 'best', {ENGINES}",
-    "fuzz send-send --generate": "found NAME 'send-send' beside --generate, expected one of them...",
-    "fuzz send-send --documented": "found NAME 'send-send' beside --documented...",
+    "fuzz send-send --generate": "found NAME 'send-send' and --generate, expected only one...",
+    "fuzz send-send --documented": "found NAME 'send-send' and --documented...",
     "fuzz --world-size 3": "found --world-size without NAME...",
     "fuzz examples/hang.py:train --world-size 0": "world size is 0...",
     "fuzz no-such-scenario": "scenario is 'no-such-scenario', expected a name in `ddpsim list`...",
@@ -79,7 +79,7 @@ BAD = {
         "that it fails under"
     ),
     "shrink send-send s1:0:00000000 --policy random": (
-        "policy is 'random', beside a replay token, which is a schedule already: leave one of them out"
+        "policy is 'random', but a replay token already has a schedule: leave one of them out"
     ),
     "shrink send-send -o least.txt": (
         "output is 'least.txt', expected a name that ends in .toml, so that `ddpsim run` reads it"

@@ -58,14 +58,14 @@ def test_records_without_a_finding_pass(ddpsim, tmp_path):
     written(tmp_path / "dumps", FINE)
     status, out, _ = ddpsim("diagnose", "dumps")
     assert status == 0
-    assert "PASS  what met agrees in all that the records have: 1 collective\n" in out
+    assert "PASS  the matched calls agree in everything that the records contain: 1 collective\n" in out
 
 
 def test_messages_that_met_are_counted_too(ddpsim, tmp_path):
     sent = [call("send", to=1), call("recv", to=1)]
     received = [call("recv", to=0), call("send", to=0)]
     written(tmp_path / "dumps", job([[DONE, *sent], [DONE, *received]]))
-    assert "in all that the records have: 1 collective, 2 messages\n" in ddpsim("diagnose", "dumps")[1]
+    assert "in everything that the records contain: 1 collective, 2 messages\n" in ddpsim("diagnose", "dumps")[1]
     written(tmp_path / "dumps", job([sent, received]))
     assert "in all that the records have: 2 messages\n" in ddpsim("diagnose", "dumps")[1]
 

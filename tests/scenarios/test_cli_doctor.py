@@ -37,7 +37,7 @@ def test_a_machine_that_has_all_is_well(with_table, capsys):
     with_table("replaced  time sleep")
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == "missing:      nothing that ddpsim relies on"
+    assert said.splitlines()[-1] == "missing:      nothing that ddpsim needs"
     for title in ("tested:", "system:", "free memory:", "GPUs:", "compilers:", "optional:"):
         assert f"\n{title}" in said
 
@@ -68,7 +68,7 @@ def test_a_torch_that_is_broken_is_one_line(error, monkeypatch, capsys):
     line = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     assert lines[-3:] == [
         "missing:      1",
-        f"  torch: cannot be imported ({line}): install it anew",
+        f"  torch: cannot be imported ({line}): reinstall it",
         "    disables: everything",
     ]
     assert "torch missing: not tested" in lines[0]

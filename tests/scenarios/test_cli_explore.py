@@ -56,7 +56,7 @@ def test_a_failure_under_every_schedule_is_said_at_once(explore):
 def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
     status, out, _ = explore("local-observation-decides")
     assert status == Status.OTHERWISE
-    assert out.endswith("which may depend on files or objects that ranks share: try --policy random\n")
+    assert out.endswith("which may depend on files or objects that the ranks share: try --policy random\n")
     status, out, _ = explore("local-observation-decides", "--policy", "random")
     assert status == Status.AS_EXPECTED
     assert "mismatch.operation" in out
@@ -96,7 +96,7 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
     assert (status, out.splitlines()[-1]) == (Status.UNKNOWN, "nothing failed: other.toml is not written")
     status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
-    assert (status, err.partition(", with")[0]) == (2, "ddpsim: output is 'other.toml', beside --check-determinism")
+    assert (status, err.partition(", which")[0]) == (2, "ddpsim: output is 'other.toml' with --check-determinism")
     assert not (tmp_path / "other.toml").exists()
 
 
@@ -110,7 +110,7 @@ def test_the_choice_that_decides_is_told_with_a_run_that_passes(explore, tmp_pat
     assert [line for line in lines if line.startswith(("  failing ", "  passing "))] != []
     replay = next(line for line in lines if line.startswith("  replay  "))
     assert main(replay.split()[2:]) == Status.AS_EXPECTED  # it passes
-    assert "here they part, choice " in (tmp_path / "found" / "report.txt").read_text()
+    assert "runs diverge here, choice " in (tmp_path / "found" / "report.txt").read_text()
     capsys.readouterr()
     status, out, _ = explore("own.py:racy", "--world-size", "3", "--policy", "random", "--seed", "4")
     assert ("what differs" in out) == (status == Status.OTHERWISE)

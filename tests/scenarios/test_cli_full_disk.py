@@ -34,7 +34,7 @@ def test_a_run_whose_report_cannot_be_written_has_told_its_token(ddpsim, full_di
 def test_what_shrinking_came_to_is_shown_if_it_cannot_be_saved(ddpsim, full_disk):
     status, out, err = ddpsim("shrink", SENDS)
     assert status == 2
-    assert out.startswith("# to be saved as send-send-shrunk.toml\nddpsim = 1\n")
+    assert out.startswith("# save this as send-send-shrunk.toml\nddpsim = 1\n")
     assert 'scenario = "send-send"\n' in out
     assert err == "ddpsim: send-send-shrunk.toml cannot be written (No space left on device): give a writable file\n"
     assert os.listdir(".") == []

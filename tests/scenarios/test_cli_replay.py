@@ -74,7 +74,7 @@ def test_from_and_to_show_some_of_the_steps(replay):
 def test_no_step_to_show_is_one_line(replay, words, asked):
     status, out, err = replay("send-send", token("send-send"), *words)
     assert (status, out) == (Status.USAGE_ERROR, "")
-    assert re.fullmatch(rf"ddpsim: {asked} leaves no step, expected some of 0 to \d+: correct it\n", err)
+    assert re.fullmatch(rf"ddpsim: {asked} selects no step, expected numbers from 0 to \d+: correct it\n", err)
 
 
 def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
@@ -173,7 +173,7 @@ def test_lenient_goes_on_and_says_from_where(replay, collects):
     assert (status, err) == (Status.AS_EXPECTED, "")
     *_, note, conclusion = out.splitlines()
     assert note.startswith("replay diverged at step 3: choice 3 of the schedule takes option 3 of which rank runs next")
-    assert note.endswith("; it went on from there, with each answer made to fit")
+    assert note.endswith("; the replay continued, and took each later choice modulo the number of options")
     assert conclusion == "as expected: pass"
 
 
@@ -244,7 +244,7 @@ def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monk
     status, out, _ = replay(saved)
     *_, difference, conclusion = out.splitlines()
     assert status == Status.OTHERWISE
-    assert re.fullmatch(f"not as recorded, though every recorded answer fits: {said}", difference)
+    assert re.fullmatch(f"not as recorded, though every recorded choice was possible: {said}", difference)
     assert conclusion.startswith("as expected: ")
     assert replay(saved, "--lenient")[0] == Status.AS_EXPECTED
     assert replay(saved, str(Schedule((), program_on(saved, 4))))[0] == Status.AS_EXPECTED  # not what was recorded

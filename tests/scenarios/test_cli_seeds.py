@@ -72,11 +72,11 @@ def test_seeds_that_all_pass_are_one_line(ddpsim):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--seeds 3..1", "seeds are '3..1', expected the first and the last of them, such as 0..99: correct it"),
-        ("--seeds all", "seeds are 'all', expected the first and the last of them, such as 0..99: correct it"),
-        ("--seeds 0..9999999999", "seeds are '0..9999999999', expected the first and the last of them, such as 0..99"),
-        ("--seeds 0..3 --policy round_robin", "policy is 'round_robin', which draws nothing from --seeds, expected"),
-        ("--seeds 0..3 --seed 1", "found --seed 1 beside --seeds 0..3, expected one of them: leave out the other"),
+        ("--seeds 3..1", "seeds are '3..1', expected FIRST..LAST, such as 0..99: correct it"),
+        ("--seeds all", "seeds are 'all', expected FIRST..LAST, such as 0..99: correct it"),
+        ("--seeds 0..9999999999", "seeds are '0..9999999999', expected FIRST..LAST, such as 0..99"),
+        ("--seeds 0..3 --policy round_robin", "policy is 'round_robin', which uses no seed, expected"),
+        ("--seeds 0..3 --seed 1", "found --seed 1 and --seeds 0..3, expected only one: leave one of them out"),
         ("--seeds 0..3 --transport processes", "policy is 'random' and seed 0, but real processes run freely"),
         ("--fault crash:rank=9,before_call=0", "Crash(rank=9, before_call=0, message='injected crash') names rank 9"),
         *(
@@ -148,13 +148,13 @@ def test_a_file_says_the_faults_of_what_it_was_made_from(ddpsim, tmp_path):
 def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
     late = "--fault crash:rank=1,before_call=9"
     out = ddpsim(f"fuzz {late} --executions 1 --world-size 2 --engine torch meet.py:meet")[1]
-    assert out.startswith("note  in the first that passed the fault before call 9 of rank 1 did not strike: ")
+    assert out.startswith("note  in the first passing run the fault before call 9 of rank 1 did not happen: ")
     err = ddpsim(f"shrink {late} --world-size 2 meet.py:meet")[2]
-    assert " comes to pass under this schedule (the fault before call 9 of rank 1 did not strike: " in err
+    assert " comes to pass under this schedule (the fault before call 9 of rank 1 did not happen: " in err
     status, out, _ = ddpsim("fuzz --fault crash:rank=3,before_call=0 --executions 1 --engine torch meet.py:meet")
     assert (status, "fails under every schedule tried" in out) == (1, True)
     err = ddpsim(f"fuzz {late} --generate")[2]
-    assert err.startswith("ddpsim: found --fault without NAME, but what is drawn has its own: leave it out")
+    assert err.startswith("ddpsim: found --fault without NAME, but random scenarios have their own: leave it out")
 
 
 def test_a_fault_that_cannot_be_said_is_refused():
@@ -164,6 +164,6 @@ def test_a_fault_that_cannot_be_said_is_refused():
 
 def test_seeds_say_that_a_fault_did_not_strike(ddpsim):
     words = "run --world-size 2 --seeds 0..2 --fault crash:rank=1,before_call={} meet.py:meet"
-    note = "note  in the first that passed the fault before call 9 of rank 1 did not strike"
+    note = "note  in the first passing run the fault before call 9 of rank 1 did not happen"
     assert note in ddpsim(words.format(9))[1]
-    assert "did not strike" not in ddpsim(words.format(0))[1]
+    assert "did not happen" not in ddpsim(words.format(0))[1]

@@ -105,7 +105,7 @@ def test_time_that_runs_out_is_said(shrink, tmp_path):
     (tmp_path / "own.toml").write_text(UNEVEN)
     status, out, _ = shrink("own.toml", "--seconds", "1e-9")
     assert status == Status.AS_EXPECTED
-    assert out.splitlines()[1] == "the time ran out: a simpler one may exist, --seconds gives it more"
+    assert out.splitlines()[1] == "the time ran out: a simpler scenario may exist; increase --seconds"
     assert load("own-shrunk.toml").world_size == 6
 
 
@@ -138,7 +138,7 @@ def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, mo
     status, out, _ = shrink("send-send", "-o", "least.toml")
     assert status == Status.OTHERWISE
     assert out == (
-        "send-send failed, and did not fail so again under the same schedule: something else decides, such as time or "
-        "chance, and nothing is saved; to see what: ddpsim explore --check-determinism send-send\n"
+        "send-send failed, but not again under the same schedule, so nothing is saved: the program is not "
+        "deterministic (time, random numbers); to find the cause: ddpsim explore --check-determinism send-send\n"
     )
     assert not list(tmp_path.iterdir())

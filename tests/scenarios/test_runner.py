@@ -22,7 +22,7 @@ def returns_its_rank(rank):
             ({"world_size": size}, f"world size is {size}, send-send expects 2 or more: give it more ranks")
             for size in (1, 0, -3)
         ),
-        ({"world_size": "4"}, "world_size is '4', expected a whole number from 1 to 16384: say how many ranks to run"),
+        ({"world_size": "4"}, "world_size is '4', expected a whole number from 1 to 16384: correct it"),
         (
             {"transport": "pigeon"},
             "transport is 'pigeon', expected 'memory', 'gloo', 'processes': give one of these names",

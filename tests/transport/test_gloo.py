@@ -254,5 +254,5 @@ def test_a_torch_without_gloo(monkeypatch):
 def test_an_unknown_transport():
     with pytest.raises(UsageError, match="transport is 'nccl', expected 'memory' or 'gloo': give one of these"):
         simulate(reduce_thirds, 2, transport="nccl")
-    with pytest.raises(UsageError, match="scenarios run on processes, by run_scenario"):
+    with pytest.raises(UsageError, match="only run_scenario runs on real processes"):
         simulate(reduce_thirds, 2, transport="processes")

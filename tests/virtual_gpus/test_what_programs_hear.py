@@ -317,7 +317,7 @@ def test_what_is_not_there(use, line):
 
 
 def test_what_is_refused():
-    with pytest.raises(UsageError, match=r"^gpus is 0, expected a whole number from 1: say how many virtual GPUs "):
+    with pytest.raises(UsageError, match=r"^gpus is 0, expected a whole number from 1: correct it"):
         simulate(print, 1, isolation="process", gpus=0)
     with pytest.raises(UsageError, match=r"^gpus is 2, but ranks are threads, .*: give isolation='process', too, or "):
         simulate(print, 1, gpus=2)
