@@ -61,7 +61,7 @@ def main(rank_config: RankConfig, line: Line) -> NoReturn:
         except BaseException as error:
             if is_internal(error):
                 raise
-            raised = outcome.told(0, error)
+            raised = outcome.describe(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
