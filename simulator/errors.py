@@ -14,6 +14,10 @@ An exception that a rank's program raises is never wrapped: `Result.errors` has 
 
 from __future__ import annotations
 
+import sys
+import traceback
+from types import TracebackType
+
 
 class SimulatorError(Exception):
     """Base of everything the simulator raises."""
@@ -66,4 +70,79 @@ class RankLostError(SimulatorError):
 
 
 class InternalError(SimulatorError):
-    """A bug of ddpsim; please report it."""
+    """A bug of ddpsim; please report it. `internal_error` makes its text a report of the bug."""
+
+
+_REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
+
+_MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError)
+"""What Python raises for mistakes in the code that it runs."""
+
+_PASSES_ERRORS_ON = tuple(
+    f"ddpsim.simulator.{part}"
+    for part in ("debugging", "rank_processes.external_effects", "runtime.isolation", "runtime.threads", "virtual_gpus")
+)
+"""Modules whose functions replace those of Python and torch: they pass on what the replaced function raises."""
+
+
+def is_internal(error: BaseException) -> bool:
+    """True for an exception that is a bug of ours, though a rank's program may have caused it.
+
+    These are InternalErrors, failed assertions of the simulator, and mistakes that Python noticed in a line of the
+    simulator. An error that a `raise` statement of the simulator makes is intended for the program.
+    """
+    if isinstance(error, SimulatorError):
+        return isinstance(error, InternalError)
+    innermost = _innermost(error.__traceback__)
+    if not isinstance(error, _MISTAKES) or innermost is None:
+        return False
+    module = str(innermost.tb_frame.f_globals.get("__name__"))
+    if not module.startswith("ddpsim.simulator.") or module.startswith(_PASSES_ERRORS_ON):
+        return False
+    if isinstance(error, AssertionError):  # a function that names the class raises it as torch does
+        return "AssertionError" not in innermost.tb_frame.f_code.co_names
+    return not _is_raise(innermost)
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """True for an exception that only a bug of ours lets out of a run, a command or a hook of pytest.
+
+    It comes from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, and
+    neither is an exception of ddpsim's own classes, as RedundantRun, or BdbQuit, by which a debugger ends a run.
+    """
+    if isinstance(error, InternalError):
+        return True
+    if type(error).__module__.startswith(("ddpsim.", "bdb")) or not isinstance(error, Exception):
+        return False
+    if isinstance(error, (SimulatorError, MemoryError, OSError, RecursionError)):
+        return False
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    innermost = next((name for name in reversed(names) if name.split(".")[0] not in sys.stdlib_module_names), "")
+    return innermost.startswith("ddpsim.") and not innermost.startswith("ddpsim.scenarios.zoo.")
+
+
+def internal_error(error: BaseException, where: str) -> InternalError:
+    """The report of an exception of ours: what, in which process, the traceback, versions. One that is made stays."""
+    if isinstance(error, InternalError) and str(error).startswith(_REPORT):
+        return error
+    import platform
+    from importlib import metadata  # slow to import, and seldom needed
+
+    torch = getattr(sys.modules.get("torch"), "__version__", "not loaded")
+    return InternalError(
+        f"{_REPORT}: {type(error).__name__}: {error} (in {where})\n"
+        f"{''.join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()}\n"
+        f"ddpsim {metadata.version('ddpsim')}, torch {torch}, Python {platform.python_version()}, {platform.platform()}"
+    )
+
+
+def _innermost(step: TracebackType | None) -> TracebackType | None:
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step
+
+
+def _is_raise(step: TracebackType) -> bool:
+    import opcode
+
+    return opcode.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

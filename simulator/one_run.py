@@ -19,7 +19,7 @@ from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.no_communication import no_communication_note
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import InternalError, UsageError, internal_error, is_unexpected
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
@@ -100,10 +100,17 @@ def _run(
         )
         judge = ReplicaJudge()
         kernel.run.judge = judge.take
-        if processes is not None:
-            ran = processes.run(kernel, mover, plan, director, judge)
-        else:
-            ran = _as_threads(program, kernel, mover, plan, director, judge)
+        try:
+            if processes is not None:
+                ran = processes.run(kernel, mover, plan, director, judge)
+            else:
+                ran = _as_threads(program, kernel, mover, plan, director, judge)
+        except Exception as error:
+            if not is_unexpected(error):
+                raise
+            report = internal_error(error, "the process that runs the ranks")
+            token = Schedule(kernel.choices, plan.identity, plan.start)
+            raise InternalError(f"{report}\nreplay token {token}") from None
     schedule = Schedule(kernel.choices, plan.identity, plan.start)
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(

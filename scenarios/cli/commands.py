@@ -32,6 +32,7 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import shadow
+from ddpsim.simulator.errors import internal_error, is_unexpected
 from ddpsim.simulator.torch_version import complaint
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
@@ -81,10 +82,13 @@ def _status_of(arguments: Sequence[str] | None) -> int:
             output.note("the run was ended in a debugger")
             return Status.INTERRUPTED
         message = _usage_message(error)
-        if message is None:
+        if message is not None:
+            output.note(message)
+            return Status.USAGE_ERROR
+        if not is_unexpected(error):
             raise
-        output.note(message)
-        return Status.USAGE_ERROR
+        output.note(str(internal_error(error, "the command")))
+        return Status.OTHERWISE
     return int(status or 0)
 
 

@@ -23,6 +23,7 @@ from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
+from ddpsim.simulator.errors import internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
 FOLDER, ROW = "ddpsim_report", "ddpsim_row"
@@ -67,7 +68,7 @@ def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook it would end the whole session
-        teardown.sections.append((_SECTION, f"{error!r} (a bug of ddpsim, please report it)"))
+        teardown.sections.append((_SECTION, str(internal_error(error, "the pytest plugin"))))
     else:
         row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_found_line(report))
         teardown.user_properties += [(FOLDER, str(folder)), (ROW, list(row))]

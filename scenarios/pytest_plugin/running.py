@@ -29,6 +29,7 @@ from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
 from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
+from ddpsim.simulator.errors import internal_error, is_unexpected
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
 
 _MOST_STEPS = 1_000_000
@@ -116,6 +117,10 @@ def _outcome(
         run = _run(item, program, options, output)
     except (UsageError, MarkerError) as error:
         return RanksFailed(str(error))
+    except Exception as error:
+        if not is_unexpected(error):
+            raise
+        return RanksFailed(str(internal_error(error, "the pytest plugin")))
     failure = run.error or judge(run, options.expect)
     item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
     if failure is not None and _is_drawn(item):

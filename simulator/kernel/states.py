@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from ddpsim.simulator.errors import InternalError
+from ddpsim.simulator.errors import internal_error
 
 
 class Phase(Enum):
@@ -65,9 +65,7 @@ class Life:
     def break_off_by_bug(self, error: Exception, under: int | None) -> None:
         """As `break_off`, for an error that nobody but us can have made (or a rank's recursion that left no room)."""
         if not isinstance(error, RecursionError):
-            bug = InternalError(f"{type(error).__name__}: {error} (a bug of ddpsim, please report it)")
-            bug.__cause__ = error
-            error = bug
+            error = internal_error(error, "the run" if under is None else f"the run, at rank {under}")
         self.break_off(error, under)
 
 

@@ -12,6 +12,7 @@ import signal
 from contextlib import suppress
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes.rank_files import check_broken, end_broken
 
 _ENTRY_BYTES = 8
 
@@ -24,6 +25,8 @@ class Guardian:
         pipe: tuple[int, ...] = ()
         try:
             pipe = reading, self._writing = os.pipe()
+            self._report = os.memfd_create("report")
+            pipe = *pipe, self._report
             self._pid = os.fork()
         except OSError as error:
             for file in pipe:
@@ -33,19 +36,25 @@ class Guardian:
                 "it: raise the limits of processes and files (ulimit -u, -n)"
             ) from None
         if not self._pid:
-            os.close(self._writing)
-            _guard(reading)
+            try:
+                os.close(self._writing)
+                _guard(reading)
+            except BaseException as error:
+                end_broken(self._report, error, "the process that ends what ranks have started")
         os.close(reading)
 
     def guard(self, pid: int) -> None:
         """Look after the group of a process."""
-        os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
+        with suppress(BrokenPipeError):  # the guardian broke, as `end` will tell
+            os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 
     def end(self) -> None:
-        """Kill what is left of the groups, and be gone."""
+        """Kill what is left of the groups, and be gone. Raises InternalError if the guardian broke."""
         os.close(self._writing)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+        with os.fdopen(self._report, "rb"):
+            check_broken(self._report)
 
 
 def _guard(reading: int) -> None:

@@ -117,7 +117,10 @@ class Launch:
             self._told.append(told)
             self._guardian.guard(message.pid)
             os.close(arena)
-        return Done(None) if message is None else message
+        if message is None:
+            self._launcher.check_broken()
+            return Done(None)
+        return message
 
     def begin(self, config: ProcessConfig) -> list[Child]:
         """Tell the ranks what they have to know, and return them."""

@@ -28,18 +28,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
 from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
 from ddpsim.simulator.launching.rank_popen import RankPopen
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.external_processes import watch_children
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, environment, flush, make_own_process
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_files import Files, end_broken
+from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import Replaced
 
@@ -58,12 +59,16 @@ def main(rank_config: RankConfig, line: Line) -> NoReturn:
                 end_executors_of_processes()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
+            if is_internal(error):
+                raise
             raised = outcome.describe(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
         flush()
         line.send(Done(raised), [])
+    except BaseException as error:
+        end_broken(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
         flush()
         os._exit(0)
@@ -149,17 +154,19 @@ class Launcher:
 
     def run_rank(self, rank: int, body: Body, channel: Channel, arena: Arena, files: Files) -> NoReturn:
         """In the process of a rank: run it."""
-        self.__exit__()
-        self.line.close()
-        self._take_own_environment()
         try:
+            self.__exit__()
+            self.line.close()
+            self._take_own_environment()
             config = self.config._replace(**channel.receive())
-        except EOFError:
+            if not body.is_forked:
+                self._forget_modules()
+            config = config._replace(program=body, is_forked_by_program=body.is_forked)
+            run_rank(RankConfig(rank, config, channel, arena, files))
+        except EOFError:  # nobody needs this rank
             os._exit(0)
-        if not body.is_forked:
-            self._forget_modules()
-        config = config._replace(program=body, is_forked_by_program=body.is_forked)
-        rank_process.main(RankConfig(rank, config, channel, arena, files))
+        except BaseException as error:
+            end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
 
     # --- what it replaces ---------------------------------------------------------------------------------------------
 

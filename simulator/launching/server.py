@@ -14,16 +14,19 @@ import select
 import socket
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from ddpsim.simulator.errors import InternalError, internal_error, is_unexpected
 from ddpsim.simulator.imports import without_collections
 
 FILES_OF_A_RANK = 6
 """Its channel, arena, output, errors and stack, and where it is noted what was said once for all; a launcher has one
 more, its line."""
+
+WHERE = "a server, from which ranks are forked"
+"""Names it in reports of our own errors."""
 
 MOST_FILES = 240
 """The system sends no more than 253 at a time."""
@@ -86,6 +89,11 @@ def main(number: int, caller: int) -> NoReturn:
         _Server(socket.socket(fileno=number), is_caller_there).serve()
     except (EOFError, OSError):  # nobody is there
         os._exit(0)
+    except Exception as error:
+        if not is_unexpected(error):
+            raise
+        print(internal_error(error, WHERE), file=sys.stderr, flush=True)
+        os._exit(_part("rank_processes.rank_files").BROKEN_STATUS)
 
 
 class _Watch:
@@ -173,14 +181,19 @@ class _Server:
             return Forked((), error.errno or -1)
         if not between:
             os.close(reading)
-            told = self._fork_orphans(request.processes, files, writing)
+            try:
+                told: Forked | InternalError = self._fork_orphans(request.processes, files, writing)
+            except BaseException as error:
+                told = internal_error(error, WHERE)
             os.write(writing, pickle.dumps(told))
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             data = pipe.read()
         os.waitpid(between, 0)
-        forked: Forked = pickle.loads(data)
+        forked: Forked | InternalError = pickle.loads(data)
+        if isinstance(forked, InternalError):
+            raise forked
         return forked
 
     def _fork_orphans(self, count: int, files: list[int], writing: int) -> Forked:
@@ -226,33 +239,37 @@ def _problem_of(name: str) -> str:
 
 def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Be a rank, or a launcher, as soon as the coordinator says which."""
-    rank_files = _part("rank_processes.rank_files")
     try:
-        names = ("rank_processes.channel", "rank_processes.process_config", "rank_processes.parcels")
-        channel_of, configs, parcels = [_part(name) for name in names]
-        channel = channel_of.Channel(socket.socket(fileno=files[0]))
-        try:
-            birth: Birth = channel.receive()
-        except EOFError:  # nobody wants it
-            os._exit(0)
-        sys.modules["__main__"] = ModuleType("__main__")
-        sys.path[:] = birth.path
-        os.environ.clear()
-        os.environ.update({**changed, **birth.environment})
-        with suppress(OSError):  # it is gone, as the program will see
-            os.chdir(birth.folder)
-        announcement = _part("virtual_gpus.announcement").Announcement(files[5])
-        config = configs.ProcessConfig(**birth.config, announcement=announcement)
-        arena = parcels.Arena(file=files[1])
-        for file in (files[1], files[5]):
-            os.close(file)
-        rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(tuple(files[2:5])))
-        if len(files) == FILES_OF_A_RANK:
-            _part("rank_processes.rank_process").main(rank_config)
-        _part("launching.launcher").main(
-            rank_config, _part("launching.launcher_line").Line(socket.socket(fileno=files[6]))
+        _become(files, changed)
+    except BaseException as error:  # an error of ours: those of a program stay in `main`
+        _part("rank_processes.rank_files").end_broken(
+            files[4], error, "the process of a rank, before its program began"
         )
-    except BaseException:  # none of a program: those stay in `main`
-        rank_files.write_broken(files[3], traceback.format_exc())
     finally:
-        os._exit(rank_files.BROKEN_STATUS)
+        os._exit(1)
+
+
+def _become(files: list[int], changed: dict[str, str]) -> None:
+    names = ("channel", "process_config", "parcels", "rank_files")
+    channel_of, configs, parcels, rank_files = [_part(f"rank_processes.{name}") for name in names]
+    channel = channel_of.Channel(socket.socket(fileno=files[0]))
+    try:
+        birth: Birth = channel.receive()
+    except EOFError:  # nobody needs this process
+        os._exit(0)
+    sys.modules["__main__"] = ModuleType("__main__")
+    sys.path[:] = birth.path
+    os.environ.clear()
+    os.environ.update({**changed, **birth.environment})
+    with suppress(OSError):  # it is gone, as the program will see
+        os.chdir(birth.folder)
+    announcement = _part("virtual_gpus.announcement").Announcement(files[5])
+    config = configs.ProcessConfig(**birth.config, announcement=announcement)
+    arena = parcels.Arena(file=files[1])
+    for file in (files[1], files[5]):
+        os.close(file)
+    rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(tuple(files[2:5])))
+    if len(files) == FILES_OF_A_RANK:
+        _part("rank_processes.rank_process").main(rank_config)
+    line = _part("launching.launcher_line").Line(socket.socket(fileno=files[6]))
+    _part("launching.launcher").main(rank_config, line)

@@ -21,9 +21,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.choices import HASH_SEEDS
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import Fork, Forked, Load
+from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
 _MAIN = """
 import os, sys
@@ -162,8 +163,11 @@ class Server:
         return pickle.loads(data)
 
     def _is_gone(self) -> None:
-        lines = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
+        text = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip()
         status = self._process.wait()
+        if status == BROKEN_STATUS:
+            raise InternalError(text)
+        lines = text.splitlines()
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         said = lines[-1] if lines else how
         gone = ServerGone(

@@ -14,12 +14,12 @@ import torch
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
-from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, read_stack
+from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, end_broken, read_stack
+from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
@@ -145,9 +145,15 @@ class Child:
             number = os.WTERMSIG(self.status)
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             return f"was killed by {name}"
-        if os.WEXITSTATUS(self.status) == BROKEN_STATUS:
-            check_broken(self._files.errors)
+        self.check_broken()
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
+
+    def check_broken(self) -> None:
+        """Raise InternalError if it has ended because something of ours broke there."""
+        self.leave()
+        assert self.status is not None
+        if os.waitstatus_to_exitcode(self.status) == BROKEN_STATUS:
+            check_broken(self._files.stack)
 
     def has_exited_well(self) -> bool:
         """True if it has ended itself with status 0, as launchers of programs ask for."""
@@ -222,9 +228,12 @@ def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
-        mine.close()
-        for other in others:
-            other.channel.close()
-        rank_process.main(RankConfig(rank, config, theirs, arena, files))
+        try:
+            mine.close()
+            for other in others:
+                other.channel.close()
+            run_rank(RankConfig(rank, config, theirs, arena, files))
+        except BaseException as error:
+            end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
     theirs.close()
     return Child(rank, pid, mine, arena, files)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.diagnosis.rank_errors import LOST
+from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
@@ -262,6 +263,8 @@ class Coordinator:
         try:
             return self._kernel.handle(request)
         except Exception as error:
+            if is_internal(error):
+                raise
             self._let_go_on(GO_ON, error)
             return self._serve()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import re
+from typing import NoReturn
 
-from ddpsim.simulator.errors import InternalError
+from ddpsim.simulator.errors import InternalError, internal_error
 from ddpsim.simulator.kernel.requests import StackTold
 
 _PICKLED = b"stack:"
@@ -39,22 +40,25 @@ def _made() -> tuple[int, ...]:
 
 
 BROKEN_STATUS = 70
-"""With which a process ends in which something of ours broke before its program began; EX_SOFTWARE of sysexits.h."""
+"""The exit status of a process in which something of ours broke; EX_SOFTWARE of sysexits.h."""
 
-_BROKEN = b"ddpsim broke:\n"
-
-
-def write_broken(errors: int, trace: str) -> None:
-    """Write why it ends so."""
-    os.write(errors, _BROKEN + trace.encode(errors="replace"))
+_BROKEN = b"broken:"
 
 
-def check_broken(errors: int) -> None:
-    """Raise InternalError if that stands there."""
-    data = os.pread(errors, 1 << 20, 0)
+def end_broken(file: int, error: BaseException, where: str) -> NoReturn:
+    """End this process because of an error of ours. The report of it goes into the file in memory."""
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, _BROKEN + str(internal_error(error, where)).encode(errors="replace"), 0)
+    finally:
+        os._exit(BROKEN_STATUS)
+
+
+def check_broken(file: int) -> None:
+    """Raise InternalError with the report of `end_broken`, if the file has one."""
+    data = os.pread(file, 1 << 20, 0)
     if data.startswith(_BROKEN):
-        trace = data[len(_BROKEN) :].decode(errors="replace").strip()
-        raise InternalError(f"the process of a rank broke before its program began, please report this:\n{trace}")
+        raise InternalError(data[len(_BROKEN) :].decode(errors="replace"))
 
 
 def write_stack(file: int, told: StackTold) -> None:

@@ -7,7 +7,6 @@ import faulthandler
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from ddpsim.simulator.debugging.late_pdb import LatePdb
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
@@ -27,7 +26,7 @@ from ddpsim.simulator.rank_processes.own_process import end_executors_of_process
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import write_stack
+from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.rank_processes.values import packed, unpacked
@@ -45,17 +44,19 @@ from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 def main(rank_config: RankConfig) -> NoReturn:
     """Run a rank, and end the process."""
-    status = 1
+    process = None
     try:
         make_own_process(rank_config)
         watch_children(rank_config.common.external_processes, f"rank {rank_config.rank}")
-        _RankProcess(rank_config).run()
-        status = 0
-    except BaseException:  # of the machinery: a program's come out in `Ended`
-        traceback.print_exc()
+        process = _RankProcess(rank_config)
+        process.run()
+    except BaseException as error:  # an error of ours: `Ended` has what the program raised
+        first = (process and process.stop_communicating()) or error
+        flush()
+        end_broken(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
     finally:
         flush(has_own_files=rank_config.common.is_program and not rank_config.common.is_launched)
-        os._exit(status)
+        os._exit(0)
 
 
 def leave_program(kernel: RemoteKernel) -> None:
@@ -143,6 +144,11 @@ class _RankProcess:
 
     def _record_leaving(self, rank: int, error: BaseException) -> None:
         self._leaving = error
+
+    def stop_communicating(self) -> BaseException | None:
+        """Let no replaced function wait for its turn from now on. Returns what broke here first, if that is known."""
+        self._own_channel.is_in_use = True
+        return self._kernel.run.life.failure
 
     def run(self) -> None:
         """Run the program, and say what came of it."""
@@ -242,7 +248,7 @@ class _RankProcess:
 
 
 def _moves_elsewhere(*arguments: Any) -> NoReturn:
-    raise AssertionError("the coordinator moves the data of calls")
+    raise InternalError("the coordinator moves the data of calls")
 
 
 def _pickled(value: Any, what: str) -> bytes:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ddpsim.simulator.errors import internal_error
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
     UNWIND,
@@ -62,9 +63,13 @@ class _Life(Life):
         self._break(error, is_bug=False)
 
     def break_off_by_bug(self, error: Exception, under: int | None) -> None:
-        self._break(error, is_bug=True)
+        if isinstance(error, RecursionError):
+            self._break(error, is_bug=True)
+        else:  # its traceback does not travel, and the report has it
+            self._break(internal_error(error, f"the process of rank {under}"), is_bug=True)
 
     def _break(self, error: BaseException, *, is_bug: bool) -> None:
+        self.failure = self.failure or error
         self.stop(Ending.BROKEN)
         self._own_channel.send(Broke(error, is_bug))
 

@@ -41,9 +41,9 @@ class Baton:
         successor = None if number is None else self.started[number]
         try:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
+            self._kernel.give_baton(number)
         except Exception as error:  # a bug of ddpsim; but the baton must move, or all threads sleep for ever
             self.break_off_by_bug(error)
-        self._kernel.give_baton(number)
         self.running = successor
         if successor is None:
             self.has_ended = True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.kernel.requests import Raised, RankError, Returned
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime import outcome
@@ -64,6 +65,9 @@ class RankBody:
             if isinstance(error, RankReturned) or _is_plain_exit(error):
                 how = Change.RETURN
             elif not host.is_stopping:
+                if isinstance(error, Exception) and is_internal(error):
+                    host.break_off_by_bug(error)
+                    return how
                 how = Change.RAISE
                 self._record_error(me.rank, error)
                 host.ask(Raised(RankError(type(error).__name__, outcome.one_line(error), site_of_error(error))))

@@ -228,9 +228,12 @@ class ThreadHost:
         """
         if me.is_abandoned:
             return
-        successor = self._ask_to_finish(me, how)
-        if me.exit.claim():
-            self.baton.pass_on(me, successor)
+        try:
+            successor = self._ask_to_finish(me, how)
+            if me.exit.claim():
+                self.baton.pass_on(me, successor)
+        except Exception as error:  # the watcher of the run (limits.py) then takes the baton from this thread
+            self.break_off_by_bug(error)
 
     # --- carrying out answers -----------------------------------------------------------------------------------------
 

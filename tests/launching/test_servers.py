@@ -220,7 +220,9 @@ def test_what_breaks_before_the_program_begins_is_told_as_ours():
     os.close(given[1])
     channel.send(Birth(0, {"there": "is no such term"}, dict(os.environ), os.getcwd(), tuple(sys.path)))
     child = Child(0, pid, channel, Arena(), files)
-    with pytest.raises(InternalError, match=r"(?s)^the process of a rank broke before its program began, .*IndexError"):
+    with pytest.raises(
+        InternalError, match=r"(?s): IndexError: .* \(in the process of a rank, before its program began\)\n"
+    ):
         child.how_it_ended()
     child.close()
 

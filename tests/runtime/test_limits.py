@@ -378,7 +378,7 @@ def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
         raise RuntimeError("broken diagnosis")
 
     monkeypatch.setattr(Run, "snapshot", broken)
-    with pytest.raises(InternalError, match=r"^RuntimeError: broken diagnosis \(a bug of ddpsim"):
+    with pytest.raises(InternalError, match=r": RuntimeError: broken diagnosis \(in the run, at rank \d\)\n"):
         simulate(lambda rank: rank or dist.barrier(), 2)
     monkeypatch.undo()
     assert threads() == set()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 from ddpsim.simulator.kernel.lifecycle import all_threads_of
 from ddpsim.simulator.kernel.requests import Checkpoint, Note
@@ -71,6 +72,9 @@ class ThreadBody:
             pass
         except BaseException as error:
             if not self._host.is_unwinding(me):
+                if isinstance(error, Exception) and is_internal(error):
+                    self._host.break_off_by_bug(error)
+                    return Change.UNWIND
                 how = Change.RAISE
                 self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
                 self._errors.add(me, me.fault or error)
