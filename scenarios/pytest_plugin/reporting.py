@@ -45,7 +45,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
         check_folder(path)
     except ReportError as error:
         raise pytest.UsageError(f"--ddpsim-report: {error}") from None
-    config.option.ddpsim_report = str(path)  # the workers of xdist are told this one
+    config.option.ddpsim_report = str(path)  # xdist sends its workers this absolute path
 
 
 def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
