@@ -160,7 +160,7 @@ _BELOW = "_ddpsim_below"
 
 
 def prepare_for_group(error: BaseException, run: Run) -> None:
-    """Store the text below an error on the error itself: the run of a hypothesis example is not kept until the report."""
+    """Store the text below an error on the error: the run of a hypothesis example is not kept until the report."""
     if not isinstance(error, RanksFailed):
         setattr(error, _BELOW, "\n".join(_below_the_error(run)))
 

@@ -44,11 +44,13 @@ LINES = {
     "'dpor' or 'dfs': for a number of random schedules write policy='pct', seeds=range(20)",
     "ranks(2, expect=3)": "expect is 3, expected a finding code, such as 'deadlock.missing_rank'",
     "ranks(2, timeout='x')": "timeout is 'x', expected a number above 0: the time limit of the test",
-    "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3, but a budget is given, too: write seconds= in the budget",
+    "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3, but a budget is given, too: "
+    "write seconds= in the budget",
     "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
     "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
     "stuck_seconds",
-    "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: the time limit of the test",
+    "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: "
+    "the time limit of the test",
     "ranks(2, budget={'seconds': -1})": "budget has seconds=-1, expected a number above 0: the time limit of the test",
     "ranks(2, budget={'seconds': float('nan')})": "budget has seconds=nan, expected a number above 0: "
     "the time limit of the test",
