@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpsim.scenarios.names import shadow
-from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
+from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, fail_all, make_unusable, marked, prepare
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside_ranks, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
@@ -63,11 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if (token is not None or folder is not None) and (line := shadow()):
         raise pytest.UsageError(line)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import check_token
+        from ddpsim.scenarios.pytest_plugin.token_replay import check_token
 
         check_token(token)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.reporting import prepare_folder
+        from ddpsim.scenarios.pytest_plugin.failure_reports import prepare_folder
 
         prepare_folder(config, folder)
 
@@ -96,10 +96,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any(marked(items)) and (line := shadow()):  # checked again: pytest has put the tests' folders on sys.path
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
-        set_aside(items, line)  # xdist would treat a worker that ends early as crashed
+        fail_all(items, line)  # xdist would treat a worker that ends early as crashed
     token = config.getoption("ddpsim_replay")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import keep_replayed
+        from ddpsim.scenarios.pytest_plugin.token_replay import keep_replayed
 
         keep_replayed(config, items, token)
 
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
     """Refuse to make a `per_rank` fixture outside ranks."""
     __tracebackhide__ = True
-    refuse_outside(request, fixturedef)
+    refuse_outside_ranks(request, fixturedef)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -118,9 +118,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
         return (yield)
-    from ddpsim.scenarios.pytest_plugin.drawn import fit_for_ranks
+    from ddpsim.scenarios.pytest_plugin.hypothesis_runs import hypothesis_settings
 
-    with fit_for_ranks(item):
+    with hypothesis_settings(item):
         return (yield)
 
 
@@ -165,16 +165,16 @@ def pytest_runtest_makereport(
 def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
     if item.config.getoption("ddpsim_report") is None or run is None:
         return ()
-    from ddpsim.scenarios.pytest_plugin.reporting import owe_report
+    from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
 
-    return (owe_report(item, report, run),)
+    return (store_failure(item, report, run),)
 
 
 def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
     if item.config.getoption("ddpsim_report") is not None:
-        from ddpsim.scenarios.pytest_plugin.reporting import write_owed
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
 
-        write_owed(item, report)
+        write_stored_report(item, report)
 
 
 def pytest_terminal_summary(
@@ -183,7 +183,7 @@ def pytest_terminal_summary(
     """Print the folder of the reports, and a warning if a replay token did not match exactly one test."""
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import replay_summary
+        from ddpsim.scenarios.pytest_plugin.token_replay import replay_summary
 
         line = replay_summary(config, exitstatus, token)
         if line is not None:

@@ -96,7 +96,7 @@ def prepare(items: list[pytest.Item]) -> None:
         function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
 
 
-def set_aside(items: list[pytest.Item], why: str) -> None:
+def fail_all(items: list[pytest.Item], why: str) -> None:
     """Replace all tests on ranks by ones that fail with the reason `why`."""
     for index, item in enumerate(items):
         if OPTIONS_KEY in item.stash:

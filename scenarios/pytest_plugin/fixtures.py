@@ -32,7 +32,7 @@ def per_rank(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def made_elsewhere(*arguments: object, **named: object) -> None:
-        raise AssertionError("refuse_outside has refused it before")
+        raise AssertionError("refuse_outside_ranks has refused it before")
 
     made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
     return pytest.fixture(made_elsewhere)
@@ -61,7 +61,7 @@ def ddpsim_seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def refuse_outside(request: Any, definition: pytest.FixtureDef[Any]) -> None:
+def refuse_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> None:
     """Fail if pytest is about to make a `per_rank` fixture outside ranks; the message names the requested fixture."""
     if maker_of(definition) is None:
         return

@@ -24,8 +24,8 @@ from ddpsim.scenarios.pytest_plugin.failure import (
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
-from ddpsim.scenarios.pytest_plugin.output import Output
-from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
+from ddpsim.scenarios.pytest_plugin.monkeypatch_undo import no_undo_of_rank_state
+from ddpsim.scenarios.pytest_plugin.rank_output import Output
 from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
@@ -44,7 +44,9 @@ def run_test(item: pytest.Function) -> None:
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_drawn(item):
-        from ddpsim.scenarios.pytest_plugin.drawn import run_drawn  # needs hypothesis, which this test has imported
+        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import (
+            run_drawn,  # needs hypothesis, which this test has imported
+        )
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
@@ -81,7 +83,7 @@ def run_on_ranks(
             raise output.raised.most_severe(rank, errors)
         return value
 
-    with ranks_own_left_alone(item):
+    with no_undo_of_rank_state(item):
         failure = _outcome(item, program, options, output)
     if isinstance(failure, RanksFailed):
         _raise(failure)
@@ -160,7 +162,9 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import replay_test  # already imported in a session with a token
+        from ddpsim.scenarios.pytest_plugin.token_replay import (
+            replay_test,  # already imported in a session with a token
+        )
 
         is_strict = not _is_drawn(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised import Raised
+from ddpsim.scenarios.pytest_plugin.raised_by_ranks import Raised
 
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
 """Fixtures with which the test itself reads the printed output; then ranks print into pytest's capture."""

@@ -23,7 +23,7 @@ _OF_EACH_RANK = (
 
 
 @contextmanager
-def ranks_own_left_alone(item: pytest.Function) -> Iterator[None]:
+def no_undo_of_rank_state(item: pytest.Function) -> Iterator[None]:
     """Around a run: keep `monkeypatch` from undoing patches of rank-local state that ranks made."""
     patchers = [value for value in item.funcargs.values() if isinstance(value, pytest.MonkeyPatch)]
     before = [(patcher, _records(patcher)) for patcher in patchers]

@@ -60,7 +60,7 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 
 
 @contextmanager
-def fit_for_ranks(item: pytest.Function) -> Iterator[None]:
+def hypothesis_settings(item: pytest.Function) -> Iterator[None]:
     """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
 
     There is no deadline unless the test sets one, because the first use of torch is slow and the time of a simulation

@@ -18,7 +18,7 @@ from ddpsim.reports.files import check_folder, plain_name, write_reports
 from ddpsim.reports.index import row_of
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
-from ddpsim.scenarios.cli.options import how_text
+from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
@@ -48,7 +48,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
     config.option.ddpsim_report = str(path)  # xdist sends its workers this absolute path
 
 
-def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
+def store_failure(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
     """Store a failure whose report is written at teardown; return the line with the path of that report."""
     item.stash[_OWED] = report, run
     page = _folder(item) / "report.html"
@@ -56,7 +56,7 @@ def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
     return f"  report  {page if near.startswith(os.pardir) else near}"
 
 
-def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
+def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
     """Write the stored report of a test at its teardown, and add its folder to pytest's report of the teardown."""
     if _OWED not in item.stash:
         return
@@ -106,7 +106,7 @@ def _how(item: pytest.Function) -> str:
     explored = options.explore and options.explore.get("policy", DEFAULT_EXPLORING)
     policy = explored or policy_of(item, options, seed)
     name = policy if isinstance(policy, str) else type(policy).__name__
-    return how_text(options.of_run.get("transport", "memory"), name, seed or 0)
+    return schedule_source_text(options.of_run.get("transport", "memory"), name, seed or 0)
 
 
 def _conclusion(run: Run) -> str:
