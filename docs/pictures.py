@@ -17,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"

@@ -1,7 +1,6 @@
-"""What people read after a run: HTML, text, JSON, a Chrome trace, JUnit XML and Graphviz dot.
+"""Reports of a run: HTML, text, JSON, a Chrome trace, JUnit XML and Graphviz dot.
 
-All of them render one versioned value, `document.Document`, which `making` makes from a result or an exploration of the
-simulator; nothing reads live objects. Only `making` reads results; the rest knows no more of the simulator than its
-plain values (kinds of events, verdicts, who), so that a saved document is rendered without torch. `files` writes a
-folder of forms.
+Every form renders one versioned value, `document.Document`. `making` makes it from a result or an exploration. Only
+`making` reads results. The other modules use plain values of the simulator only (kinds of events, verdicts, ranks), so
+a saved document can be rendered without torch. `files` writes the forms into a folder.
 """

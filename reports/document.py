@@ -1,10 +1,10 @@
-"""The document: everything a report shows of one run or one exploration, as one plain, versioned value.
+"""The document: everything that a report shows of one run or one exploration, as a plain, versioned value.
 
-It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere and later. What of the
-simulator's values is plain stands in it as it is: `Verdict`, `EventKind`, `Who`, `Line`. What refers to other values
-there does so by index here, in tables of its own: events to `calls`, calls to `sites`, slots and waits to `events`. So
-what a thousand ranks share is there once, in memory, in a file and on a page. That is why `Event`, `Call`, `Waiting`
-and `Finding` are others than the simulator's, in which whole calls stand, with paths of this machine.
+It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere. It uses the plain
+values of the simulator: `Verdict`, `EventKind`, `Who`, `Line`. Other values are rows of tables and refer to each other
+by index: events to `calls`, calls to `sites`, slots and waits to `events`. A value that a thousand ranks share is
+stored once. So `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes of the same names, which
+hold whole calls and absolute paths.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from ddpsim.simulator.verdict import Verdict, worst
 from ddpsim.simulator.wording import Line
 
 VERSION = 1
-"""Raised when a reader of the version before would misread a document."""
+"""It grows when a reader of the previous version would misread a document."""
 
 MARKS = frozenset(EventKind) - {EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE}
-"""Events that tell of no call and no wait."""
+"""Kinds of events that are about no call and no wait."""
 
 End = Literal["returned", "raised", "waiting", "stopped", "unknown"]
-"""How a rank ended: it waits for good, or it was stopped on its way because of others; unknown where no trace is."""
+"""How a rank ended. "waiting": it waits forever. "stopped": others ended the run. "unknown": there is no trace."""
 
 SlotState = Literal["matched", "open", "mismatched"]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A line of the user's program, with a few lines around it."""
+    """A line of the user's program, with a few lines of source around it."""
 
     file: str
-    """Relative to the folder the run was started in, or without its folders."""
+    """The path relative to the folder in which the run was started, or only the file name."""
     line: int
     function: str
     first: int = 0
     """The number of the first line of `source`."""
     source: tuple[str, ...] = ()
-    """() if the file could not be read."""
+    """Lines of source; () if the file could not be read."""
 
     @property
     def short(self) -> str:
@@ -51,21 +51,21 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, without its rank: ranks that make the same one share it."""
+    """A call, without its rank: ranks that make the same call share one row."""
 
     operation: str
     group: str
     sequence: int
     signature: str
-    """What must agree beside the operation, such as "SUM float32[11]"."""
+    """What must be equal on all ranks besides the operation, such as "SUM float32[11]"."""
     site: int | None = None
     """Index into the run's `sites`."""
     caller: int | None = None
-    """Index of the line that called the file, or the installed packages, of that one."""
+    """Index of the line in another file that called into the file, or into the installed package, of `site`."""
     origin: str = ""
-    """What of DDP it belongs to, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
+    """The part of DDP that made the call, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
     phase: str = ""
-    """The part of that which says what it is for, such as "bucket" or "join control"."""
+    """The purpose in that part of DDP, such as "bucket" or "join control"."""
     bucket: int | None = None
     parameters: tuple[str, ...] = ()
     """Names of the parameters in the bucket."""
@@ -73,7 +73,7 @@ class Call:
     """The other rank of a message; -1 for a receive from any source."""
     tag: int = 0
     is_shadow: bool = False
-    """Made on a joined rank to keep the others going."""
+    """True if `join()` made the call on a joined rank, to answer a call of the other ranks."""
 
     @property
     def is_point_to_point(self) -> bool:
@@ -82,7 +82,7 @@ class Call:
 
     @property
     def purpose(self) -> str:
-        """What of DDP it is for, in a word: where there is room for no more."""
+        """The purpose in DDP in one or two words, for a narrow place."""
         return f"bucket {self.bucket}" if self.bucket is not None else _PURPOSES.get(self.phase, self.phase)
 
 
@@ -92,33 +92,33 @@ _PURPOSES = {
     Phase.JOIN_CONTROL.value: "join",
     Phase.FOLLOWING.value: "",
 }
-"""By phase. What a rank that has joined makes since others make it is for what theirs are."""
+"""A short word for some phases. A call that only follows the other ranks' calls has none of its own."""
 
 
 class Event(NamedTuple):
-    """One happening, in the order of the schedule; an array in JSON, as there are many."""
+    """An event of the trace, in the order of the schedule. JSON has it as an array, since there are many."""
 
     kind: EventKind
     rank: int
     step: int
-    """How many choice points came before it."""
+    """The number of choice points before it."""
     time: float = 0.0
     """Virtual seconds since the start."""
     call: int | None = None
     """Index into the run's `calls`."""
     text: str = ""
     thread: str = ""
-    """The name of the thread, if it is not the one that runs the rank's program."""
+    """The name of the thread; "" for the thread that runs the rank's program."""
 
     @property
     def who(self) -> Who:
-        """The rank, or the thread."""
+        """The rank or thread of the event."""
         return Who(self.rank, self.thread)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where calls meet: one of a collective, or a message with the receive that takes it."""
+    """The calls that are matched with each other: those of one collective, or a send and its receive."""
 
     group: str
     sequence: int
@@ -126,26 +126,26 @@ class Slot:
     """Indices of the events that issued its calls, in order of arrival."""
     state: SlotState
     match: int | None = None
-    """Index of the event that filled it."""
+    """Index of the event that matched the calls."""
     missing: tuple[int, ...] = ()
-    """Of an open one that ranks wait in: who has not come."""
+    """The ranks whose call is missing, if ranks wait in an open slot."""
     any_suffices: bool = False
-    """True if one of the missing ranks is enough."""
+    """True if a call of one of the missing ranks is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank or one of its threads waited for when the run ended: an edge of the wait-for graph."""
+    """What a rank or a thread waited for when the run ended: an edge of the wait-for graph."""
 
     who: Who
     what: str
     site: int | None = None
     slots: tuple[int, ...] = ()
-    """The slots of the calls that it waits for; it waits for those who are missing there."""
+    """The slots of the calls that it waits for; it waits for the ranks that are missing there."""
     waits_for: tuple[Who, ...] = ()
-    """For whom it waits otherwise: another thread, or who holds a lock."""
+    """Other ranks and threads that it waits for, such as the holder of a lock."""
     any_suffices: bool = False
-    """True if one of the slots, or of those it waits for, is enough."""
+    """True if one of `slots` or `waits_for` is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,31 +158,31 @@ class Rank:
     """What it raised, or waited for."""
     site: int | None = None
     coordinates: str = ""
-    """Where it stands in the program's device mesh, as "dp 1, tp 0"; "" without a mesh of two dimensions."""
+    """Its position in the program's device mesh, such as "dp 1, tp 0"; "" without a mesh of two dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosed fact."""
+    """One diagnosed problem."""
 
     code: str
     verdict: Verdict
-    """What a run with it comes to; pass for hazards."""
+    """The verdict of a run with this finding; pass for a hazard."""
     ranks: tuple[int, ...]
-    """The culprits."""
+    """The ranks that cause it."""
     summary: str
     text: str
-    """The diagnosis, over several lines."""
+    """The diagnosis, in several lines."""
     sites: tuple[int, ...] = ()
     cycle: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
-    """Where the calls that it speaks of met, or wait."""
+    """The slots of the calls that it is about."""
     lines: tuple[Line, ...] = ()
-    """Of the text, what ddpsim says in a word: the cycle, the cause, what to try."""
+    """Labelled lines of the text: the cycle, the cause, what to try."""
 
     @property
     def is_mismatch(self) -> bool:
-        """Calls met and differ."""
+        """True if matched calls differ."""
         return self.code.startswith("mismatch.")
 
 
@@ -197,9 +197,9 @@ class Run:
     text: str
     """The whole text of the result."""
     how: str = ""
-    """Engine, policy, transport, as one reads it in the head line."""
+    """Engine, policy and transport, as the head line shows them."""
     is_expected: bool | None = None
-    """None if nothing was expected."""
+    """Whether the outcome was the expected one; None if nothing was expected."""
     conclusion: str = ""
     """What was expected, and whether it was found."""
     ranks: tuple[Rank, ...] = ()
@@ -207,40 +207,40 @@ class Run:
     calls: tuple[Call, ...] = ()
     events: tuple[Event, ...] = ()
     events_left_out: int = 0
-    """So many came before these, of a run too long for a report."""
+    """The number of events before the first of `events`, if the run is too long for a report."""
     slots: tuple[Slot, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     joins: tuple[str, ...] = ()
-    """Who joined when, and what it shadowed: a sentence each."""
+    """Sentences about `join()`: when each rank joined, and which calls it answered for others."""
     schedule: str = ""
     """The replay token."""
     replay: str = ""
-    """What to paste to see the run again."""
+    """The command that runs it again."""
     digest: str = ""
-    """Of the trace."""
+    """The digest of the trace."""
     virtual_seconds: float = 0.0
     seconds: float | None = None
     """Wall time, if it was measured."""
 
     @property
     def leading(self) -> Finding | None:
-        """The finding that the text begins with."""
+        """The finding at the beginning of the text; None if there is none."""
         return self.findings[0] if self.findings else None
 
     @property
     def culprits(self) -> frozenset[int]:
-        """Whom the findings blame that make it fail."""
+        """The ranks that failing findings blame."""
         return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed(each))
 
     def blamed(self, finding: Finding) -> tuple[int, ...]:
-        """The ranks that a finding blames; none where it names every rank that it speaks of, as one against another."""
+        """Return the ranks that a finding blames; () if it names all ranks and any of them may be wrong."""
         if self.has_sides(finding):
             return ()
         is_of_all = finding.code.startswith("divergence.") and len(finding.ranks) == self.world_size
         return () if is_of_all else finding.ranks
 
     def has_sides(self, finding: Finding) -> bool:
-        """True if calls met and differ, and any of them may be the wrong one: as many ranks stand on either side."""
+        """Return True if matched calls differ and no side has a majority, so any of them may be wrong."""
         if not finding.is_mismatch:
             return False
         issuers = {self.events[issue].rank for index in finding.slots for issue in self.slots[index].issues}
@@ -248,10 +248,10 @@ class Run:
 
     @property
     def roots(self) -> frozenset[int]:
-        """Of the slots in which somebody is missing, those that are the cause; in the others ranks only wait on.
+        """Of the slots in which a rank is missing, those that cause the failure; the others are consequences.
 
-        The cause is where a rank is missing that is to blame; in a circle, where one of it waits for another. Where
-        calls met that differ, that is the cause, and whoever is missing has only not come yet.
+        A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
+        If matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
         """
         blamed, open_ = self.culprits, self.awaited
         circle = {rank for finding in self.findings for rank in finding.cycle}
@@ -265,16 +265,16 @@ class Run:
 
     @property
     def slot_of(self) -> dict[int, int]:
-        """The slots of the calls, by the events that issued them."""
+        """The slot of each call, by the event that issued the call."""
         return {issue: index for index, slot in enumerate(self.slots) for issue in slot.issues}
 
     @property
     def awaited(self) -> list[int]:
-        """The slots in which somebody is missing."""
+        """The open slots in which a rank is missing."""
         return [index for index, slot in enumerate(self.slots) if slot.state == "open" and slot.missing]
 
     def issued(self, event: int) -> Call:
-        """The call that an event issued."""
+        """Return the call that an event issued."""
         index = self.events[event].call
         assert index is not None
         return self.calls[index]
@@ -282,7 +282,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What several executions of an exploration came to."""
+    """An outcome of an exploration, with the number of executions that had it."""
 
     text: str
     count: int
@@ -290,50 +290,50 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A choice of a schedule; or several in a row that took the default."""
+    """A choice of a schedule, or consecutive choices that all took the default."""
 
     first: int
-    """Which one it is, counted from 1."""
+    """Its number, counted from 1."""
     last: int
     step: int
-    """Of the run, at the first."""
+    """The step of the run at the first of these choices."""
     text: str
     """What was chosen, as in "rank 0 receives from rank 3"."""
     others: str = ""
-    """Whom else there was to choose, as in "ranks 1-3"."""
+    """The other options, such as "ranks 1-3"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two runs part: the first event that is not the same in both."""
+    """The point at which two runs diverge: the first event that is not equal in both."""
 
     failing: int | None
-    """Index of the event of the run that failed; None if that run ended there, or its event is left out."""
+    """Index of the event in the failing run; None if that run ended there, or the event is left out."""
     passing: int | None
     text: str
-    """What each did there."""
+    """What each run did there."""
     choices: tuple[Chosen, Chosen] | None = None
-    """What the run that failed chose first that the other did not, and what that chose; None if nobody looked."""
+    """The first choice that differs, in the failing and in the passing run; None if it was not searched for."""
     before: tuple[Chosen, ...] = ()
-    """The last of the choices before it, which are the same in both."""
+    """The last choices before it, which are equal in both runs."""
 
     @property
     def sides(self) -> tuple[Line, Line]:
-        """The text as two lines: what the failing run did, and what the passing one."""
+        """The text as two lines: what the failing run did, and what the passing run did."""
         failing, _, passing = self.text.removeprefix("failing: ").partition("; passing: ")
         return Line("failing", failing), Line("passing", passing)
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Many executions of one program; the two that stand for them are runs of the document."""
+    """Many executions of one program. The document has one that failed and one that passed as runs."""
 
     program: str
     verdict: Verdict
     executions: int
     is_complete: bool
     extent: str
-    """How far it came, in a sentence."""
+    """A sentence that says how many schedules were explored."""
     outcomes: tuple[Outcome, ...]
     """The most frequent first."""
     seconds: float
@@ -342,7 +342,7 @@ class Exploration:
     passing: int | None = None
     """The first that passed."""
     difference: Difference | None = None
-    """None unless there are both."""
+    """None unless there are a failing and a passing run."""
     is_expected: bool | None = None
     conclusion: str = ""
     """What was expected, and whether it was found."""
@@ -350,7 +350,7 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a report shows."""
+    """The value that every form of report renders."""
 
     title: str
     runs: tuple[Run, ...]
@@ -361,7 +361,7 @@ class Document:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the exploration, or the worst of the runs."""
+        """The verdict of the exploration, or the worst verdict of the runs."""
         if self.exploration is not None:
             return self.exploration.verdict
         return worst(run.verdict for run in self.runs)

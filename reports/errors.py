@@ -1,10 +1,10 @@
-"""What goes wrong with reports through no fault of ours."""
+"""The error of reports that a user can correct."""
 
 from __future__ import annotations
 
 
 class ReportError(ValueError):
-    """A file that is no report, or a folder that takes none. The message says what was found, and what to do.
+    """A file is no report, or a folder cannot hold one. The message says what was found and what to do.
 
-    No UsageError of the simulator's: who renders a saved report has nothing to do with one that runs.
+    It is not the simulator's UsageError: rendering a saved report does not use the simulator.
     """

@@ -1,4 +1,4 @@
-"""Reports as files: one folder for a document, with the forms that people open; the others are made on request."""
+"""Write a document's report into a folder."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
     "junit.xml": to_junit,
     "waits.dot": to_dot,
 }
-"""The files of a report, each with what writes it."""
+"""The file names of a report, and the function that renders each."""
 
 WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
-"""Those that a report has; `ddpsim report` makes the others of its result.json."""
+"""The files of every report. `ddpsim report` makes the others from result.json."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
-"""Characters of a folder's name: file systems allow 255 bytes, and what makes it a name of its own needs a few."""
+"""Characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs some."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or the forms of these names, into a folder, made if need be; return the files.
+    """Write a document's report, or only the files of these names, into a folder; return their paths.
 
     Raises ReportError if they cannot be written.
     """
@@ -50,7 +50,7 @@ def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITT
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. Raises ReportError if it cannot be written."""
+    """Write a file completely, or leave it unchanged. Raises ReportError if it cannot be written."""
     try:
         write_whole(path, data)
     except OSError as error:
@@ -58,7 +58,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Make a folder for reports if there is none. Raises ReportError if it cannot be made or written."""
+    """Make the folder of a report if it is missing. Raises ReportError if it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -74,6 +74,9 @@ def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
 
 
 def plain_name(name: str, keeps_end: bool = False) -> str:
-    """What of a name every file system takes, of a long one the beginning, or the end; it may be empty."""
+    """Return the name with only characters that every file system accepts, cut at its end or its beginning.
+
+    The result may be empty.
+    """
     plain = _UNSAFE.sub("-", name).strip("-.")
     return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

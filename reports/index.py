@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ddpsim.reports.document import Document
 from ddpsim.reports.files import plain_name, write_file
-from ddpsim.reports.forms.junit import Case, State, junit_of
+from ddpsim.reports.forms.junit import JunitCase, State, junit_of
 from ddpsim.reports.forms.page import page
 
 _SHOWN: dict[State, tuple[str, str]] = {
@@ -24,7 +24,7 @@ _FEW = 30
 """A page with more runs than this folds those that passed."""
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """The texts of a run on the page: a column for each field, left out if it is empty for every run."""
 
     name: str
@@ -33,26 +33,26 @@ class Row(NamedTuple):
     found: str
 
 
-def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> Row:
+def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> IndexRow:
     """Return the row of a run, for the console and for the pytest plugin.
 
     `run` is the document of the run, or only its name if the run has no report.
     """
     name = run if isinstance(run, str) else run.title
-    return Row(name, engine, expected, found)
+    return IndexRow(name, engine, expected, found)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A run on the page, and its test case for CI systems."""
 
-    row: Row
-    case: Case
+    row: IndexRow
+    case: JunitCase
     folder: str = ""
     """The folder of its report, next to the page; "" if there is no report."""
 
 
-def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
+def write_index(entries: Sequence[IndexEntry], folder: Path, *, title: str) -> Path:
     """Write index.html and junit.xml of all runs into an existing folder; return the path of the page.
 
     Raises ReportError if they cannot be written.
@@ -63,7 +63,7 @@ def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
     return path
 
 
-def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
+def to_index(entries: Sequence[IndexEntry], *, title: str) -> bytes:
     """Return the page in UTF-8. Unexpected outcomes come first; many expected ones are folded by what was found."""
     ordered = sorted(entries, key=lambda entry: _ORDER.index(entry.case.state))
     folded = [entry for entry in ordered if entry.case.state == "passed"] if len(ordered) > _FEW else []
@@ -74,22 +74,22 @@ def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": ordered[: len(ordered) - len(folded)],
         "kinds": _by_kind(folded),
-        "columns": [name for name in Row._fields[1:] if any(getattr(entry.row, name) for entry in entries)],
+        "columns": [name for name in IndexRow._fields[1:] if any(getattr(entry.row, name) for entry in entries)],
         "shown": _SHOWN,
     }
     return page("index.html.j2", values, styles=("base.css",))
 
 
-def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def _by_kind(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     """Group the entries by finding code, the most frequent first; an entry without a code by its first word."""
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[IndexEntry]] = {}
     for entry in entries:
         words = entry.row.found.split(", ")
         found.setdefault(words[1] if len(words) > 1 else words[0], []).append(entry)
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
 
-def _totals(entries: Sequence[Entry]) -> Iterator[str]:
+def _totals(entries: Sequence[IndexEntry]) -> Iterator[str]:
     for state in reversed(_ORDER):
         count = sum(entry.case.state == state for entry in entries)
         if count or state == "passed":

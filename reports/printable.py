@@ -1,4 +1,4 @@
-"""Words that several forms share."""
+"""Words, and escaping of control characters, for several forms."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from ddpsim.simulator.events import EventKind
 
 _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Control characters, changes of direction, half characters, and what is no character.
+"""Control characters, changes of text direction, surrogates, and code points that are no characters.
 
-A terminal would obey some of them, and XML has no place for others.
+A terminal would obey some of them, and XML forbids others.
 """
 
 
@@ -17,7 +17,7 @@ VERBS: dict[EventKind, str] = {
     EventKind.ISSUE: "issues",
     EventKind.MATCH: "completes",
     EventKind.WAIT: "waits for",
-    EventKind.DONE: "goes on after",
+    EventKind.DONE: "continues after",
     EventKind.STORE: "store",
     EventKind.SLEEP: "sleeps",
     EventKind.FAULT: "fault",
@@ -26,14 +26,14 @@ VERBS: dict[EventKind, str] = {
     EventKind.RETURN: "returns",
     EventKind.RAISE: "raises",
 }
-"""What a rank does in an event, by its kind; what it does it to follows."""
+"""The verb for each kind of event. The object of the verb, such as "all_reduce #3", is written after it."""
 
 
 def printable(text: str) -> str:
-    """The text as one line that shows what it has."""
+    """Return the text as one line, with escapes in place of what a terminal would obey."""
     return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
-    """The text with its lines and tabs, and nothing else that a terminal obeys."""
+    """Return the text with its line breaks and tabs; other control characters become escapes."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))

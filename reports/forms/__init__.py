@@ -1,1 +1,1 @@
-"""The forms of a document, one module each: `html`, `text`, `json_form`, `chrome_trace`, `junit` and `dot`."""
+"""The forms of a report: `html`, `text`, `json_form`, `chrome_trace`, `junit` and `dot` render a document."""

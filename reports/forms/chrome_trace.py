@@ -1,7 +1,7 @@
-"""The Chrome trace, which the Perfetto UI opens: ranks as processes, their groups as threads, matched calls as flows.
+"""Renders a Chrome trace for the Perfetto UI: ranks as processes, their groups as threads, matched calls as flows.
 
-Its clock is logical: the index of an event counts as a microsecond, so that what came earlier in the schedule stands
-further left, and everything has a width. Virtual seconds are among each call's arguments.
+Its clock is logical: the index of an event counts as a microsecond. So earlier events are further left, and every call
+has a width. The arguments of a call have its virtual seconds.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
-from ddpsim.reports.forms.encoding import encoded
+from ddpsim.reports.forms.json_form import encoded
 from ddpsim.reports.layout.spans import Span, spans_of
 from ddpsim.simulator.choices import Who
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
 _PROGRAM = "program"
-"""The name of the track of what belongs to no group."""
+"""The name of the track for waits and marks that belong to no group."""
 
-Entry = dict[str, Any]
+TraceEntry = dict[str, Any]
 """One of the format's trace events."""
 
 
 class _Track(NamedTuple):
-    """What becomes a thread of the format."""
+    """A row of the viewer: a thread of the format."""
 
     who: Who
     group: str | None
-    """None for what belongs to no group."""
+    """None for waits and marks that belong to no group."""
     number: int = 0
-    """Which of those that the group's calls need, as calls that overlap without nesting may not share one."""
+    """Counts the tracks of a group: calls that overlap without nesting need several."""
 
     @property
     def name(self) -> str:
-        """As viewers show it."""
+        """The name that viewers show."""
         group = _PROGRAM if self.group is None else f'group "{self.group}"'
         thread = f', thread "{self.who.thread}"' if self.who.thread else ""
         return f"{group}{thread}{f' ({self.number + 1})' if self.number else ''}"
 
 
 def to_chrome_trace(document: Document) -> bytes:
-    """The document as a Chrome trace in JSON. Of several runs, each has processes of its own."""
-    entries: list[Entry] = []
+    """Render the document as a Chrome trace in JSON. Each of several runs has its own processes."""
+    entries: list[TraceEntry] = []
     for number, run in enumerate(document.runs, start=1):
         title = run.name if len(document.runs) > 1 else ""
         entries += _RunEntries(run, number * _numbers_per_run(document), title).all()
@@ -51,31 +51,31 @@ def to_chrome_trace(document: Document) -> bytes:
 
 
 def _numbers_per_run(document: Document) -> int:
-    """A round number: viewers show that of a process beside its name, and its last digits are the rank's then.
+    """Return the distance between the process numbers of two runs: a power of ten, so the last digits are the rank.
 
-    Processes begin there and not at 0, which viewers take for the idle process.
+    Numbers start there and not at 0, which viewers take for the idle process.
     """
     largest = max((run.world_size for run in document.runs), default=0)
     return max(1000, int(10 ** len(str(largest))))
 
 
 class _RunEntries:
-    """The entries of a run."""
+    """Makes the trace events of a run."""
 
     def __init__(self, run: Run, first: int, title: str) -> None:
         self._run = run
         self._first = first
-        """The process of rank 0."""
+        """The process number of rank 0."""
         self._title = title
         self._threads: dict[_Track, int] = {}
-        """The numbers of the threads."""
+        """The thread number of each track."""
         self._free_from: dict[int, int] = {}
-        """By thread, where its last span ends."""
+        """By thread, the end of its last span."""
         self._thread_of: dict[int, int] = {}
-        """The threads of the calls, by their issue."""
+        """The thread of each call, by the event that issued it."""
 
-    def all(self) -> Iterator[Entry]:
-        """Spans, instants and flows, then what tracks are called."""
+    def all(self) -> Iterator[TraceEntry]:
+        """Yield spans, instants and flows, then the names of tracks."""
         for span in spans_of(self._run):
             yield self._span(span)
         for index, event in enumerate(self._run.events):
@@ -85,12 +85,12 @@ class _RunEntries:
             yield from self._flow(index, slot)
         yield from self._names()
 
-    def _span(self, span: Span) -> Entry:
+    def _span(self, span: Span) -> TraceEntry:
         event = self._run.events[span.start]
         track = self._free(span, None if span.call is None else self._run.calls[span.call].group)
         if span.call is not None:
             self._thread_of[span.start] = track
-        entry: Entry = {
+        entry: TraceEntry = {
             "ph": "X",
             "ts": span.start,
             "dur": span.end - span.start,
@@ -100,8 +100,8 @@ class _RunEntries:
         }
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
-    def _told(self, span: Span, event: Event) -> Entry:
-        """Name, category and arguments."""
+    def _told(self, span: Span, event: Event) -> TraceEntry:
+        """Return name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
             return {"name": f"waits for {event.text}", "cat": "wait", "args": when}
@@ -123,17 +123,17 @@ class _RunEntries:
         return f"{site.file}:{site.line}" if site else ""
 
     def _free(self, span: Span, group: str | None) -> int:
-        """The thread of the first of the group's tracks that is free."""
+        """Return the thread of the group's first track that is free for the span."""
         threads = (self._thread(_Track(span.who, group, number)) for number in itertools.count())
         thread = next(thread for thread in threads if self._free_from.get(thread, 0) <= span.start)
         self._free_from[thread] = span.end
         return thread
 
     def _thread(self, track: _Track) -> int:
-        """Numbers are unique among all ranks, and begin above those of processes, which name their main thread."""
+        """Return a thread number, unique among all ranks and above the process numbers, which name main threads."""
         return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
 
-    def _instant(self, index: int, event: Event) -> Entry:
+    def _instant(self, index: int, event: Event) -> TraceEntry:
         return {
             "ph": "i",
             "s": "t",
@@ -145,8 +145,8 @@ class _RunEntries:
             "args": {"step": event.step, "virtual_seconds": event.time},
         }
 
-    def _flow(self, index: int, slot: Slot) -> Iterator[Entry]:
-        """Arrows between the calls that met, in the order in which they came."""
+    def _flow(self, index: int, slot: Slot) -> Iterator[TraceEntry]:
+        """Yield arrows between matched calls, in the order of their issue."""
         if slot.match is None or len(slot.issues) < 2:
             return
         for number, issue in enumerate(slot.issues):
@@ -162,7 +162,7 @@ class _RunEntries:
                 **({"bp": "e"} if phase == "f" else {}),
             }
 
-    def _names(self) -> Iterator[Entry]:
+    def _names(self) -> Iterator[TraceEntry]:
         for rank in range(self._run.world_size):
             name = f"{self._title}: rank {rank}" if self._title else f"rank {rank}"
             yield _metadata("process_name", self._first + rank, 0, {"name": name})
@@ -174,5 +174,5 @@ class _RunEntries:
             yield _metadata("thread_sort_index", process, thread, {"sort_index": sort_index})
 
 
-def _metadata(name: str, process: int, thread: int, args: Entry) -> Entry:
+def _metadata(name: str, process: int, thread: int, args: TraceEntry) -> TraceEntry:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}

@@ -1,20 +1,20 @@
-"""The wait-for graph in Graphviz' language: who waits for whom, and in what; a cycle in red."""
+"""Renders the wait-for graph in the language of Graphviz: which ranks wait for which, in which call; a cycle is red."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, is_mismatch, wait_graph_of
 from ddpsim.reports.printable import printable
 
 _LONGEST = 100
-"""Characters of a label; a name may have any number."""
+"""Characters of a label; the rest is cut."""
 _CULPRIT, _CYCLE = "#c62828", "#c62828"
 
 
 def to_dot(document: Document) -> bytes:
-    """The wait-for graphs of the document's runs as one graph in UTF-8, each run with waiters in a box of its own."""
+    """Render the wait-for graphs of the document's runs as one graph in UTF-8; each of several runs has a box."""
     lines = [
         "digraph waits {",
         '  graph [rankdir=LR, fontname="sans-serif", labeljust=l, charset="UTF-8"]',
@@ -31,15 +31,15 @@ def to_dot(document: Document) -> bytes:
 
 
 def _no_graph(document: Document) -> str:
-    """Why there is none."""
+    """Return the reason why there is no wait-for graph."""
     if not any(run.events for run in document.runs):
-        return "there is no trace, so nobody knows who waited for whom"
+        return "there is no trace, so it is unknown which ranks waited"
     if any(map(is_mismatch, document.runs)):
-        return "the calls that met differ, so nobody waited for one to come"
-    return "nobody waited for anybody"
+        return "matched calls differ, so no rank waited for a missing call"
+    return "no rank waited for another"
 
 
-def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:
+def _cluster(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
     return [
         f"  subgraph cluster_{number} {{",
         f"    label={_quoted(run.name)}",
@@ -48,7 +48,7 @@ def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:
     ]
 
 
-def _body(number: int, graph: WaitGraph) -> Iterator[str]:
+def _body(number: int, graph: DrawnWaitGraph) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         yield f"  {_name(number, index)} [{_node(node)}]"
     for edge in graph.edges:
@@ -59,19 +59,19 @@ def _name(number: int, index: int) -> str:
     return f"run{number}_{index}"
 
 
-def _node(node: Node) -> str:
+def _node(node: WaitNode) -> str:
     ends = {"waiting": "waits", "unknown": ""}
     label = _quoted(node.label, ends.get(node.end, node.end))
     return f'label={label}, color="{_CULPRIT}", penwidth=2' if node.is_culprit else f"label={label}"
 
 
-def _edge(edge: Edge) -> str:
+def _edge(edge: WaitEdge) -> str:
     label = _quoted(edge.label, "one is enough" if edge.any_suffices else "")
     return f'label={label}, color="{_CYCLE}", penwidth=2' if edge.in_cycle else f"label={label}"
 
 
 def _quoted(*lines: str) -> str:
-    """A label that shows just these lines: quotes, escapes and entities of the language stay text."""
+    """Return a quoted label with these lines; quotes, backslashes and entities in them are escaped."""
     shown = (printable(line) for line in lines if line)
     cut = (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}" for line in shown)
     escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in cut)

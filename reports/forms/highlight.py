@@ -1,4 +1,4 @@
-"""Which parts of a text are coloured on a terminal, as regular expressions with styles of rich."""
+"""The parts of a text that are coloured on a terminal: regular expressions with styles of rich."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The report as one HTML file, which needs nothing beside itself: the lanes of each run and what was found.
+"""Renders the report as one HTML file that needs no other file: the lanes of each run and what was found.
 
-Texts stand in the page itself; what is drawn is data for the scripts in assets (`view`). It is drawn as SVG, for the
-columns in view only: a click, a key and a test then meet elements, and 64,000 events cost no more than 600.
+Texts are in the page itself. The scripts in assets draw the lanes from data (`page_data`), as SVG and only for the
+visible columns. So a click, a key or a test finds elements, and 64,000 events cost no more than 600.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.forms.legend import signs_of
-from ddpsim.reports.forms.opening import opening_of
+from ddpsim.reports.forms.finding_cards import finding_cards_of
+from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
+from ddpsim.reports.forms.html_legend import signs_of
 from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.parting import mark_text, marked_events, parting_of
-from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
+from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, page_data_of
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of
@@ -40,12 +40,12 @@ SCRIPTS = (
 
 
 def to_html(document: Document) -> bytes:
-    """The document as a page in UTF-8."""
+    """Render the document as a page in UTF-8."""
     texts = Texts()
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
-        view_of(run, lanes, texts, marked=marked.get(index))
+        page_data_of(run, lanes, texts, marked=marked.get(index))
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
@@ -55,8 +55,8 @@ def to_html(document: Document) -> bytes:
         "document": document,
         "runs": _in_order(document),
         "shown": shown,
-        "parting": parting_of(document),
-        "openings": [opening_of(run) for run in document.runs],
+        "difference": first_difference_of(document),
+        "cards": [finding_cards_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": signs_of,
@@ -66,7 +66,7 @@ def to_html(document: Document) -> bytes:
 
 
 def _in_order(document: Document) -> list[tuple[int, Run]]:
-    """The runs with their indices; of an exploration the one that failed comes first."""
+    """Return the runs with their indices; the failing run of an exploration is first."""
     runs = list(enumerate(document.runs))
     failing = document.exploration.failing if document.exploration is not None else None
     return sorted(runs, key=lambda each: each[0] != failing)

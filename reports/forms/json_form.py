@@ -1,4 +1,4 @@
-"""The document as JSON, and back. `schema` is its JSON Schema, published as assets/document.schema.json."""
+"""Writes a document as JSON and reads it. `schema` is its JSON Schema, published as assets/document.schema.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 
 from ddpsim.reports.document import VERSION, Document, Event
 from ddpsim.reports.errors import ReportError
-from ddpsim.reports.forms.encoding import encoded
 from ddpsim.reports.forms.references import first_broken
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.wording import Line
@@ -18,16 +17,25 @@ from ddpsim.simulator.wording import Line
 Decoded = TypeVar("Decoded")
 
 LARGEST_BYTES = 1 << 28
-"""Of a file. A larger one, with millions of events, is none that people read."""
+"""The largest file that is read; a larger one has millions of events, too many for a reader."""
 
 
 def to_json(document: Document) -> bytes:
-    """The document as UTF-8 JSON."""
+    """Write the document as UTF-8 JSON."""
     return encoded(document)
 
 
+def encoded(value: object) -> bytes:
+    """Encode the value as UTF-8 JSON; a lone surrogate, as in a file name that is not UTF-8, becomes "?"."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        return plain.encode(errors="replace")
+
+
 def from_json(data: bytes, *, name: str = "the file") -> Document:
-    """The document in JSON that `to_json` wrote. Raises ReportError for anything else; `name` is what it calls it."""
+    """Read JSON that `to_json` wrote. Raises ReportError for anything else, with `name` in its message."""
     version = _decoded(data, _Versioned, name).version
     if version != VERSION:
         raise ReportError(
@@ -41,9 +49,9 @@ def from_json(data: bytes, *, name: str = "the file") -> Document:
 
 
 def read(path: Path) -> Document:
-    """The document in a file. Raises ReportError if there is none that can be read."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would wait for who writes into it
-        raise ReportError(f"{path} is no file, expected a result.json that --report wrote: name that")
+    """Read the document in a file. Raises ReportError if the file cannot be read or has no document."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
+        raise ReportError(f"{path} is not a regular file, expected a result.json that --report wrote: give that file")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
@@ -53,13 +61,13 @@ def read(path: Path) -> Document:
         ) from None
     if len(data) > LARGEST_BYTES:
         raise ReportError(
-            f"{path} has more than {LARGEST_BYTES >> 20} MiB, which no reader could show: report a shorter run"
+            f"{path} has more than {LARGEST_BYTES >> 20} MiB, the limit of a report: report a shorter run"
         )
     return from_json(data, name=str(path))
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of what `to_json` writes."""
+    """Return the JSON Schema (draft 2020-12) of what `to_json` writes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"A ddpsim report, version {VERSION}"}
     made = head | msgspec.json.schema(Document)
     parts = made["$defs"]
@@ -74,7 +82,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as it is published."""
+    """Return the text of the published schema."""
     return msgspec.json.format(json.dumps(schema()), indent=2) + "\n"
 
 
@@ -89,7 +97,7 @@ def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
         raise _no_report(name, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(
-            f"{name} is not whole JSON ({error}), expected a result.json that --report wrote: write it again"
+            f"{name} is not valid JSON ({error}), expected a result.json that --report wrote: write it again"
         ) from None
     except RecursionError:
         raise _no_report(name, "it is nested too deeply") from None
@@ -97,5 +105,5 @@ def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
 
 def _no_report(name: str, why: str) -> ReportError:
     return ReportError(
-        f"{name} is no report of ddpsim ({why}), expected a result.json that --report wrote: check the path"
+        f"{name} is not a ddpsim report ({why}), expected a result.json that --report wrote: check the path"
     )

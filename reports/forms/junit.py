@@ -1,4 +1,4 @@
-"""JUnit XML, which CI systems list and count: a test case for each run, or for a whole exploration."""
+"""Renders JUnit XML for CI systems: a test case for each run, or for a whole exploration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpsim.reports.document import Document, Exploration, Run
 from ddpsim.simulator.verdict import Verdict
 
 State = Literal["passed", "failed", "unknown", "not run"]
-"""Passed is what came out as expected, whatever the verdict."""
+"""The state of a test case. A run with the expected outcome has passed, also if its verdict is fail."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """XML 1.0, section 2.2: characters that no document may contain, not even escaped."""
@@ -20,37 +20,37 @@ _TAGS = {"failed": "failure", "unknown": "error", "not run": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What CI shows of one run."""
+class JunitCase:
+    """A test case: what a CI system shows of one run."""
 
     name: str
     suite: str
-    """Its dotted group, such as "ddpsim.torch"."""
+    """The dotted name of its group, such as "ddpsim.torch"."""
     state: State
     seconds: float = 0.0
     kind: str = ""
     """The finding's code."""
     message: str = ""
-    """In one line, why it did not pass."""
+    """Why it did not pass, in one line."""
     text: str = ""
-    """All of it."""
+    """The whole text of the run."""
     replay: str = ""
 
 
 def state_of(verdict: Verdict, is_expected: bool | None) -> State:
-    """Whether a run counts as passed."""
+    """Return the state of the test case of a run."""
     if is_expected or (is_expected is None and verdict is Verdict.PASS):
         return "passed"
     return "unknown" if verdict is Verdict.UNKNOWN else "failed"
 
 
 def to_junit(document: Document) -> bytes:
-    """The document as JUnit XML."""
+    """Render the document as JUnit XML."""
     return junit_of(cases_of(document), name=document.title)
 
 
-def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
-    """A case for each run; one for an exploration, whose runs stand for others."""
+def cases_of(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
+    """Return a case for each run, or one case for an exploration, whose runs are only examples."""
     explored = document.exploration
     if explored is None:
         return [_case(run, run.name, run, run.seconds or 0.0, suite, run.text) for run in document.runs]
@@ -60,10 +60,10 @@ def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
     return [_case(explored, explored.program, failing, explored.seconds, suite, text)]
 
 
-def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> Case:
+def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> JunitCase:
     leading = run.leading if run else None
     summary = judged.extent if isinstance(judged, Exploration) else leading.summary if leading else judged.verdict.value
-    return Case(
+    return JunitCase(
         name=name,
         suite=suite,
         state=state_of(judged.verdict, judged.is_expected),
@@ -75,8 +75,8 @@ def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float,
     )
 
 
-def junit_of(cases: Sequence[Case], *, name: str) -> bytes:
-    """The cases as one suite."""
+def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
+    """Render the cases as one suite."""
     states = [case.state for case in cases]
     suite = ElementTree.Element(
         "testsuite",
@@ -95,7 +95,7 @@ def junit_of(cases: Sequence[Case], *, name: str) -> bytes:
     return b"%s\n" % ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _add(suite: ElementTree.Element, case: Case) -> None:
+def _add(suite: ElementTree.Element, case: JunitCase) -> None:
     element = ElementTree.SubElement(
         suite, "testcase", classname=_allowed(case.suite), name=_allowed(case.name), time=_seconds(case.seconds)
     )
@@ -114,5 +114,5 @@ def _seconds(seconds: float) -> str:
 
 
 def _allowed(text: str) -> str:
-    """The text with a replacement character for each that XML forbids."""
+    """Return the text with a replacement character for each character that XML forbids."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

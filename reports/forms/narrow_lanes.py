@@ -1,4 +1,4 @@
-"""The lanes of a run as lines of text: a row a rank, a character a call, calls that met under each other."""
+"""Draws the lanes of a run as text: a row for each rank, a character for each call, matched calls in a column."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 from rich.text import Text
 
 from ddpsim.reports.document import End, Run
-from ddpsim.reports.forms.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from ddpsim.reports.forms.call_letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
 from ddpsim.reports.printable import printable
 from ddpsim.simulator.wording import rank_list
 
 _IN_MESH = re.compile(r" \([^()]*\)")
-"""Of "tp (dp 1)", what is not the dimension."""
+"""In "tp (dp 1)", the part after the name of the dimension."""
 _SEPARATE_RANKS = 16
-"""Of more, those whose rows are the same share one."""
+"""If there are more ranks than this, those with equal rows share a row."""
 _MOST_ROWS = 40
 _LONGEST_LABEL = 24
 _LEAST_TEXT = 12
-"""Columns for how a rank ended, if the terminal is narrow."""
+"""Columns that a narrow terminal keeps for the text on how a rank ended."""
 _WORDS: dict[End, str] = {
     "waiting": "waits",
     "returned": "returned",
@@ -36,7 +36,7 @@ _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A lane as text."""
+    """A lane as a line of text."""
 
     label: str
     cells: str
@@ -46,21 +46,21 @@ class _Row:
 
     @property
     def is_telling(self) -> bool:
-        """It belongs to the cause, so it is not left out."""
+        """True if the row shows the cause, so it is left out last."""
         return self.lane.is_culprit or bool({MISSING, ODD, *"123456789"} & set(self.cells))
 
 
 class Marked(NamedTuple):
-    """An event that is pointed at, and what is said of it."""
+    """An event to point at, and the text for it."""
 
     event: int
     text: str
 
 
 def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked | None = None) -> Text | None:
-    """The lanes with a legend, in lines of at most so many columns; None for a run without calls.
+    """Return the lanes with a legend, in lines of at most `width` columns; None for a run without calls.
 
-    Brief ones, which stand below the diagnosis, do not say again what each rank waits in.
+    Brief lanes, below the diagnosis, do not repeat what each rank waits for.
     """
     run = _by_dimension(run)
     lanes = lanes_of(run)
@@ -85,7 +85,7 @@ def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked
 
 
 def _by_dimension(run: Run) -> Run:
-    """The run with the groups of a device mesh called by their dimensions: those that do the same share a letter."""
+    """Name the groups of a device mesh by their dimension only, so that their calls share a letter."""
     if not any(rank.coordinates for rank in run.ranks):
         return run
     return replace(run, calls=tuple(replace(call, group=_IN_MESH.sub("", call.group)) for call in run.calls))
@@ -96,13 +96,13 @@ def _side(side: int) -> str:
 
 
 def _sides(lanes: Lanes, seen: str) -> list[str]:
-    """What the calls of each side have, where any of them may be wrong."""
+    """Explain the digit of each side, where sides of a mismatch differ and any may be wrong."""
     words = {_side(item.side): item.odd for item in lanes.items if item.side >= 0}
     return [f"{sign} {words[sign]}" for sign in sorted(words) if sign in seen]
 
 
 def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_Row]:
-    """A row for each lane; for many ranks, one for all that show the same."""
+    """Return a row for each lane; of many ranks, those with equal rows share a row."""
     cells = _cells(run, lanes, letters)
     ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _ends(run, lanes)
     rows = [
@@ -113,7 +113,7 @@ def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -
 
 
 def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
-    """A row of characters for each lane."""
+    """Return the characters of each lane."""
     width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # so that a wait in the last one shows
     rows = [[" "] * width for _ in lanes.lanes]
     for bar in lanes.bars:
@@ -136,7 +136,7 @@ def _label(ranks: tuple[int, ...], lane: Lane) -> str:
 
 
 def _ends(run: Run, lanes: Lanes) -> list[str]:
-    """How each lane ended, and what is odd about its calls."""
+    """Return how each lane ended, and in what its call differs from the others."""
     waits = {each.who: f"waits {'in' if each.slots else 'for'} {each.what}" for each in run.waiting}
     odd = {item.lane: f"differs: {item.odd}" for item in lanes.items if item.odd}
     ends = []
@@ -148,7 +148,7 @@ def _ends(run: Run, lanes: Lanes) -> list[str]:
 
 
 def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    """Rows that show the same become one, where the first of them stands."""
+    """Merge equal rows, in the place of the first of them."""
     alike: dict[tuple[str, str, str], list[_Row]] = {}
     for row in rows:
         alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
@@ -160,13 +160,13 @@ def _merged(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _chosen(rows: Sequence[_Row]) -> list[_Row]:
-    """At most so many rows: first those that tell the cause, in their order."""
+    """Return at most `_MOST_ROWS` rows in their order; rows that show the cause are preferred."""
     by_worth = sorted(range(len(rows)), key=lambda index: (not rows[index].is_telling, index))
     return [rows[index] for index in sorted(by_worth[:_MOST_ROWS])]
 
 
 def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
-    """The first column that is shown, and how many: the last that fit, as it is at the end that things go wrong."""
+    """Return the first column that is shown, and the number of columns: the last that fit, since failures are there."""
     text = max(len(row.text) for row in rows)
     left = width - _label_width(rows, width) - 4
     room = max(left - max(min(text, left // 2), _LEAST_TEXT), 1)
@@ -179,7 +179,7 @@ def _label_width(rows: Sequence[_Row], width: int) -> int:
 
 def _head(columns: int, first: int, room: int) -> Text:
     cut = f", the last {room} of {columns} columns" if first else ""
-    return Text(f"lanes  calls that met stand under each other{cut}", "bold")
+    return Text(f"lanes  matched calls are in one column{cut}", "bold")
 
 
 def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
@@ -194,7 +194,7 @@ def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
 
 
 def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: int) -> Text:
-    """A line below the lanes that points at the column of an event, with whose it is."""
+    """Return a line below the lanes that points at the column of an event and names its rank."""
     who = run.events[marked.event].who
     before = [item.column for item in lanes.items if item.event <= marked.event and lanes.lanes[item.lane].who == who]
     column = (before[-1] if before else 0) - first
@@ -203,7 +203,7 @@ def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: in
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
-    """The entries in as many lines as they need."""
+    """Return the entries in as many lines as they need."""
     lines: list[str] = []
     for entry in map(printable, entries):
         if lines and len(lines[-1]) + 3 + len(entry) <= width:

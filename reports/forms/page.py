@@ -1,7 +1,7 @@
-"""Pages of HTML that need nothing beside themselves, and may ask for nothing: styles, scripts and data stand in them.
+"""Renders HTML pages that contain their styles, scripts and data, and load nothing.
 
-The browser is told so by a Content-Security-Policy that allows the styles and scripts of the page by their hashes, and
-no request at all. Every value is escaped by jinja2.
+A Content-Security-Policy allows only the styles and scripts of the page, by their hashes, and forbids requests. Jinja2
+escapes every value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 
 def page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
-    """A page by a template that extends base.html.j2, with these styles and scripts, which are names of assets."""
+    """Render a template that extends base.html.j2. `styles` and `scripts` are names of assets."""
     style = "".join(map(_asset, styles))
     script = _one_script(scripts) if scripts else ""
     text = (
@@ -31,7 +31,7 @@ def page(template: str, values: dict[str, Any], *, styles: Sequence[str], script
 
 
 def embedded(value: object) -> Markup:
-    """A value as JSON for a script element: no text in it ends that element."""
+    """Return a value as JSON for a script element; no text in it can end that element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 
@@ -53,7 +53,7 @@ def _asset(name: str) -> str:
 
 
 def _one_script(names: Sequence[str]) -> str:
-    """The scripts in one scope of their own."""
+    """Join the scripts in one function scope."""
     return '(() => {\n"use strict";\n' + "\n".join(map(_asset, names)) + "\n})();\n"
 
 

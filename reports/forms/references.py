@@ -1,4 +1,4 @@
-"""Whether what a document refers to by index is there: a file that was edited by hand may say anything."""
+"""Checks that the indices in a document refer to existing rows, since a file may have been edited by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.events import EventKind
 
 
 def first_broken(document: Document) -> str:
-    """The first reference that leads nowhere, as "runs[0].events[3] names call 7 of 5"; "" if there is none."""
+    """Return the first invalid reference, such as "runs[0].events[3] names call 7 of 5"; "" if all are valid."""
     if not document.runs and document.exploration is None:
         return "it has no run"
     for index, run in enumerate(document.runs):
@@ -35,7 +35,7 @@ def _in_run(run: Run) -> Iterator[str]:
     told = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
     for index, slot in enumerate(run.slots):
         if slot.state == "mismatched" and index not in told:
-            yield f"slots[{index}] is mismatched, which no finding tells"
+            yield f"slots[{index}] is mismatched, but no finding is about it"
         yield from _outside(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
         yield from _outside(f"slots[{index}]", "rank", slot.missing, ranks)
         yield from (
@@ -63,7 +63,7 @@ def _in_exploration(exploration: Exploration, runs: tuple[Run, ...]) -> Iterator
         return
     for run, event in ((exploration.failing, difference.failing), (exploration.passing, difference.passing)):
         if run is None:
-            yield "exploration.difference compares runs that are not there"
+            yield "exploration.difference compares runs that do not exist"
             return
         yield from _outside("exploration.difference", "event", [event], len(runs[run].events))
 

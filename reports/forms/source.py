@@ -1,4 +1,4 @@
-"""Lines of a program's source as they are shown: an excerpt around the one that counts, without shared white space."""
+"""Excerpts of a program's source around a line, without shared indentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SourceLine(NamedTuple):
 
 
 def excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
-    """The line of a site with so many on either side, as far as they are not empty; () if its file was not there."""
+    """Return the line of a site with up to `around` lines before and after it; () if its file could not be read."""
     numbered = [
         (site.first + offset, text)
         for offset, text in enumerate(site.source)
@@ -34,7 +34,7 @@ def excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
 
 
 def dedented(lines: Sequence[str]) -> list[str]:
-    """The lines without the white space that all of them begin with: there is little room for them."""
+    """Return the lines without the indentation that all of them share."""
     written = [line for line in lines if line.strip()]
     shared = 0
     while written and len(found := {line[: shared + 1] for line in written}) == 1 and found.pop().isspace():

@@ -1,4 +1,4 @@
-"""A document as text: what a terminal shows, and report.txt."""
+"""Renders a document as text, for a terminal and for report.txt."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from ddpsim.reports.document import Document, Exploration, Run
+from ddpsim.reports.forms.first_difference import difference_lines, mark_text, marked_events
 from ddpsim.reports.forms.highlight import STYLES
 from ddpsim.reports.forms.narrow_lanes import Marked, narrow_lanes
-from ddpsim.reports.forms.parting import mark_text, marked_events, parting_lines
 from ddpsim.reports.printable import printable, printable_lines
 
 WIDTH = 100
-"""Of report.txt."""
+"""Columns of report.txt."""
 
 
 def to_text(document: Document) -> bytes:
-    """The document as UTF-8 text without colours."""
+    """Render the document as UTF-8 text without colours."""
     return f"{text_of(document, WIDTH).plain}\n".encode()
 
 
 def text_of(document: Document, width: int) -> Text:
-    """The document as lines with colours; the lanes are no wider than that, the diagnosis is as wide as it is."""
+    """Render the document as lines with colours. Lanes have at most `width` columns; the diagnosis is not wrapped."""
     return Text("\n\n").join(_parts(document, width))
 
 
@@ -30,8 +30,8 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
     exploration = document.exploration
     if exploration is not None:
         yield _coloured(_exploration(exploration))
-        if parting := parting_lines(document):
-            yield _coloured("\n".join(parting))
+        if lines := difference_lines(document):
+            yield _coloured("\n".join(lines))
     marked, text = marked_events(document), mark_text(document)
     for index, run in enumerate(document.runs):
         head = _head(run)

@@ -1,4 +1,4 @@
-"""Fewer lanes for many ranks: those that did the same share one; of more than a page takes, the telling ones stay."""
+"""Reduces the lanes of many ranks: ranks that did the same share a lane, and the least important lanes are left out."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, Missing, lanes_of
+from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, MissingCall, lanes_of
 
-InLane = TypeVar("InLane", Item, Mark, Bar, Missing)
+InLane = TypeVar("InLane", Item, Mark, Bar, MissingCall)
 
 LARGEST = 64
-"""Lanes that a page shows."""
+"""The largest number of lanes on a page."""
 
 
 def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
-    """The lanes of a run, at most so many: beyond, ranks that did the same share one, and if need be some are left out.
+    """Return at most `largest` lanes of a run. If there are more, ranks that did the same share a lane.
 
-    Those stay that a finding names, then those in which a call is missing, those who wait, and the first ones.
+    If there are still too many, lanes of blamed ranks are kept first, then lanes with a missing call, lanes of waiting
+    ranks, and the lowest ranks.
     """
     lanes = lanes_of(run)
     if len(lanes.lanes) <= largest:
@@ -28,7 +29,7 @@ def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
 
 
 def _classes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
-    """For the first lane of each class, the ranks in it. Lanes are alike if their calls, marks and ends are."""
+    """Return the ranks of each class, by its first lane. Lanes are of one class if calls, marks and ends are equal."""
     traces = _traces(run, lanes)
     found: dict[Any, int] = {}
     ranks: dict[int, list[int]] = {}
@@ -39,7 +40,7 @@ def _classes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
 
 
 def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
-    """What each lane shows, without the events, which no two lanes share."""
+    """Return what each lane shows, without indices of events, which differ in all lanes."""
     traces: list[list[Any]] = [[] for _ in lanes.lanes]
     for item in lanes.items:
         traces[item.lane].append((item.call, item.slot, item.column, item.odd))
@@ -52,14 +53,14 @@ def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
 
 
 def _rank_of(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
-    """The order in which lanes stay; False comes first."""
+    """Return the sort key by which lanes are kept; False comes first."""
     shown = lanes.lanes[lane]
     is_missed = any(each.lane == lane for each in lanes.missing)
     return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
 
 
 def _only(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
-    """The lanes with these, each for all the ranks of its class."""
+    """Return only the kept lanes, each for all ranks of its class."""
     new = {lane: index for index, lane in enumerate(kept)}
 
     def moved(things: tuple[InLane, ...]) -> tuple[InLane, ...]:

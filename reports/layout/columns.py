@@ -1,10 +1,10 @@
-"""Logical columns: where along the lanes each call stands, so that calls that met stand under each other.
+"""Computes logical columns: the horizontal position of each call in its lane, with matched calls in one column.
 
-A column is no time. The calls of a collective share one, the first that all its members have reached and in which
-nothing else stands between them, so that the line that joins them meets no other call. The next of the group is to the
-right of it, whichever thread made it. A receive stands to the right of its message, unless its rank went on before that
-came. Where ranks issued the calls of two groups in different orders there are no such columns: then the calls of one of
-them stand apart, and the line between them leans.
+A column is not a time. The calls of a collective share the first column that all its members have reached and that is
+free between their lanes, so the line that joins them crosses no other call. The next call of the group is further
+right, also if another thread made it. A receive is to the right of its send, unless its rank continued before the
+message came. If ranks issued the calls of two groups in different orders, no such columns exist: then the calls of one
+collective get different columns, and the line between them is slanted.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 
 Node = int
-"""Calls that share a column: the index of their slot; for one that stands alone, -1 less the index of its event."""
+"""Calls that share a column: the index of their slot, or for a single call -1 minus the index of its event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of the calls of a run, by the index of the event that issued each."""
+    """The column of each call of a run, by the index of the event that issued it."""
 
     column: dict[int, int]
     arrival: dict[int, int]
-    """Where the lane had room for the call: to the left of its column if others came later."""
+    """The column at which the rank reached the call: left of the call's column if other ranks came later."""
     taken: tuple[int, ...] = ()
-    """By column, the lanes on which, or between whose calls, something stands: a bit each."""
+    """By column, a bit for each lane that has a call there or that a line between calls crosses."""
 
     def is_taken(self, column: int, lane: int) -> bool:
-        """True if something of a lane in that column would seem to belong to what stands there."""
+        """Return True if the column of a lane is used, so another sign there would be misread."""
         return column < len(self.taken) and bool(self.taken[column] >> lane & 1)
 
 
 def columns_of(run: Run, lane_of: Mapping[Who, int]) -> Columns:
-    """The columns of the calls; `lane_of` gives everybody's lane."""
+    """Return the columns of the calls; `lane_of` has the lane of each rank and thread."""
     return _Placing(_order(run, lane_of), _coming(run, lane_of)).columns()
 
 
 @dataclass(slots=True)
 class _Order:
-    """What stands to the left of what; all of these are indices of events that issued calls."""
+    """Which calls must be left of which; all numbers are indices of events that issued calls."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     lane: dict[int, int] = field(default_factory=dict)
     before: dict[int, list[int]] = field(default_factory=dict)
-    """The call before it in its lane; the one before it in its group; partners of messages that the lane waited for."""
+    """The previous calls in its lane and in its group, and the partners of messages that its lane had waited for."""
     message: dict[int, int] = field(default_factory=dict)
-    """For a receive that found its message, or waited for it at once, the send."""
+    """The send of each receive that found its message, or waited for it at once."""
 
 
 def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
     nodes, partners = _met(run)
     order = _Order(nodes)
     passed: dict[int, list[int]] = {}
-    """By lane, what its next call stands to the right of."""
+    """By lane, the calls that its next call must be to the right of."""
     issued: dict[tuple[int, int], int] = {}
     latest: dict[tuple[int, str], int] = {}
-    """By rank and group, the last call that was no message."""
+    """By rank and group, the last call that was a collective."""
     for index, event in enumerate(run.events):
         lane, main = lane_of[event.who], lane_of[Who(event.rank)]
         if event.call is None:
@@ -90,7 +90,7 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
 
 
 def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
-    """The node of each call, and the other half of each message that was taken."""
+    """Return the node of each call, and the partner of each send and receive that were matched."""
     nodes: dict[int, Node] = {}
     partners: dict[int, int] = {}
     for index, slot in enumerate(run.slots):
@@ -105,9 +105,9 @@ def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
 
 
 def _coming(run: Run, lane_of: Mapping[Who, int]) -> dict[int, list[int]]:
-    """By node, the lanes in which a call is missing; not those of ranks that wait in another slot, as they stand there.
+    """Return by node the lanes in which a call is missing, without the lanes of ranks that wait in another slot.
 
-    For a message that nobody took the node is that of its only call.
+    For an unmatched message, the node is that of its only call.
     """
     open_ = [(index, run.slots[index]) for index in run.awaited]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
@@ -120,14 +120,14 @@ def _coming(run: Run, lane_of: Mapping[Who, int]) -> dict[int, list[int]]:
 
 
 class _Placing:
-    """Places nodes from left to right: each as soon as all that stands to the left of it is placed."""
+    """Places nodes from left to right: each as soon as all nodes that must be left of it are placed."""
 
     def __init__(self, order: _Order, coming: Mapping[Node, list[int]]) -> None:
         self._order = order
         self._coming = coming
         self._taken: list[int] = []
         self._reached: dict[int, int] = {}
-        """By call, the column at which all that its node waited for was there."""
+        """By call, the first column that the order of calls allows for its node."""
         self._members: dict[Node, list[int]] = {}
         self._blockers: dict[Node, int] = {}
         self._followers: dict[int, list[int]] = {}
@@ -152,7 +152,10 @@ class _Placing:
         return Columns(self._column, arrival, tuple(self._taken))
 
     def _arrival(self, issue: int) -> int:
-        """A call that stands further right than it had to, for nothing but a free column, did not wait there."""
+        """Return the column at which the rank reached the call.
+
+        A call that is further right only because no other column was free did not wait.
+        """
         room = self._room(self._order.before[issue])
         return room if room < self._reached[issue] else self._column[issue]
 
@@ -175,7 +178,7 @@ class _Placing:
                     ready.append(freed)
 
     def _free(self, column: int, lanes: list[int]) -> int:
-        """The first column from this one on with nothing between these lanes; it is taken now."""
+        """Return the first column from this one on that is free between these lanes, and mark it as used."""
         between = (2 << max(lanes)) - (1 << min(lanes))
         while column < len(self._taken) and self._taken[column] & between:
             column += 1
@@ -184,9 +187,9 @@ class _Placing:
         return column
 
     def _stand_apart(self, first: int) -> Node:
-        """Take the node of the earliest call that is left apart, as it waits for itself; return that call's own.
+        """Split the node of the earliest unplaced call, since its node waits for itself; return that call's own node.
 
-        All that must be to the left of the earliest call is placed, but for a message that comes later.
+        Everything that must be left of that call is placed, except for a message that comes later.
         """
         members = self._members.pop(self._nodes[first])
         for issue in members:

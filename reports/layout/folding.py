@@ -1,4 +1,4 @@
-"""Columns that tell nothing: where every call met, far from whatever went wrong. A page folds them into one."""
+"""Finds columns that a page may fold into one: every call there was matched, and no failure is near."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from ddpsim.reports.layout.lanes import Lanes
 from ddpsim.simulator.events import EventKind
 
 _FEW = 40
-"""So many columns are shown as they are."""
+"""No column is folded if there are at most this many."""
 _BEFORE = 10
-"""So many stay before what tells something, and after it."""
+"""Columns that are kept before an important column; `_AFTER` are kept after it."""
 _AFTER = 4
 _FIRST = 4
 _LEAST = 12
-"""Fewer are not worth folding."""
+"""Fewer columns are not worth folding."""
 _TELLING = frozenset({EventKind.FAULT, EventKind.NOTE, EventKind.RAISE})
 
 
 class Fold(NamedTuple):
-    """Columns from the first to the last that may be shown as one."""
+    """Columns, from the first to the last, that may be shown as one."""
 
     first: int
     last: int
     what: str
-    """Such as "steps 1 to 40"."""
+    """The label, such as "steps 1 to 40"."""
     why: str
-    """What is the same about them."""
+    """Why they may be folded."""
 
 
 def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, ...]:
-    """The folds, from left to right; `marked` is an event that is pointed at."""
+    """Return the folds from left to right; `marked` is an event to point at."""
     if lanes.columns <= _FEW:
         return ()
     kept = _kept(run, lanes, marked)
@@ -40,7 +40,7 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
 
 
 def _kept(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
-    """The columns that stay: where it begins, where it ends, and around what tells something."""
+    """Return the columns that are kept: the first, the last, and those near an important column."""
     telling = {item.column for item in lanes.items if item.odd or item.beside or item.event == marked}
     telling |= {item.column for item in lanes.items if run.slots[item.slot].state != "matched"}
     telling |= {each.column for each in lanes.missing}
@@ -75,4 +75,4 @@ def _fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:
         if run.events[event].kind is EventKind.STEP and run.events[event].text.isdecimal()
     ]
     what = f"steps {min(steps)} to {max(steps)}" if len(set(steps)) > 1 else f"{last - first + 1} columns"
-    return Fold(first, last, what, "alike on all ranks" if shared else "all calls met")
+    return Fold(first, last, what, "the same on all ranks" if shared else "all calls matched")

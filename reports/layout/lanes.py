@@ -1,7 +1,7 @@
-"""The lanes of a run: a row for each rank, and for each thread that it started, with time to the right in columns.
+"""Computes the lanes of a run: a row for each rank and each thread, with columns for the order of calls.
 
-Pure layout: it says which item stands where; a renderer draws it. What met stands in one column (`columns`), a wait
-runs from where the rank arrived to where it went on, or on to the right edge; where a call never came its place is
+This is layout only: it computes positions, and a renderer draws. Matched calls share a column (`columns`). A wait
+reaches from the arrival of the rank to the point where it continued, or to the right edge. A call that never came is
 marked as missing. Ranks that did the same may share a lane (`classes`).
 """
 
@@ -22,23 +22,23 @@ _ALIKE = Differing("", is_odd=False)
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A row: a rank, or several that did the same, or a thread."""
+    """A row: one rank, several ranks that did the same, or a thread."""
 
     who: Who
-    """The rank whose items are shown."""
+    """The rank or thread whose calls are shown."""
     ranks: tuple[int, ...]
-    """It, and those alike."""
+    """All ranks that the lane is for."""
     end: End
     text: str
-    """What it raised or waits for."""
+    """The error that it raised, or what it waits for."""
     is_culprit: bool = False
-    """A finding blames it."""
+    """True if a finding blames it."""
     coordinates: str = ""
-    """Where the rank stands in the program's device mesh."""
+    """The rank's position in the program's device mesh."""
 
 
 class Item(NamedTuple):
-    """A call in its place."""
+    """A call with its position."""
 
     event: int
     """The index of the event that issued it."""
@@ -47,39 +47,39 @@ class Item(NamedTuple):
     slot: int
     column: int
     arrival: int
-    """The column at which the rank arrived; it waited from there if the column is further right."""
+    """The column at which the rank reached the call; it waited from there if `column` is further right."""
     odd: str = ""
-    """What is different about it, if the slot's calls differ and it is one of the odd ones."""
+    """What differs in this call, if it is one of those that differ from the others of the slot."""
     beside: str = ""
-    """The same of one that is not odd."""
+    """The same aspect of a call that is one of the others of such a slot."""
     side: int = -1
-    """Which side it is on where any of them may be wrong; else -1."""
+    """The number of its side, if the sides of a mismatch differ and any may be wrong; else -1."""
 
 
 class Mark(NamedTuple):
-    """Something that is no call: a step, a store operation, a note, the end of a rank. Several alike are one mark."""
+    """An event that is no call: a step, a store operation, a note, the end of a rank. Equal kinds may share a mark."""
 
     events: tuple[int, ...]
     lane: int
     position: float
-    """Between columns."""
+    """The position, between columns."""
 
 
 class Bar(NamedTuple):
-    """A wait that shows, as others came later."""
+    """A wait for a rank that came later, drawn as a bar."""
 
     lane: int
     start: float
     end: float | None
-    """None if it never ended: it runs to the right edge."""
+    """The end; None if the wait never ended, so the bar reaches the right edge."""
     wait: int
-    """The event with which it began."""
+    """The event that began the wait."""
     done: int | None
-    """The event with which it ended; of a rank that was stopped the wait itself, its last event."""
+    """The event that ended the wait; for a stopped rank, the event that began it."""
 
 
-class Missing(NamedTuple):
-    """The place of a call that never came."""
+class MissingCall(NamedTuple):
+    """The position of a call that never came."""
 
     lane: int
     column: int
@@ -88,26 +88,26 @@ class Missing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What a renderer draws. Items and marks are in the order of their events."""
+    """Everything that a renderer draws. Items and marks are in the order of their events."""
 
     lanes: tuple[Lane, ...]
     items: tuple[Item, ...]
     marks: tuple[Mark, ...]
     bars: tuple[Bar, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingCall, ...]
     columns: int
-    """How many there are."""
+    """The number of columns."""
     left_out: int = 0
-    """Lanes that are not shown (`classes`)."""
+    """The number of lanes that are not shown (`classes`)."""
 
     @property
     def is_shared(self) -> bool:
-        """True if a lane stands for several ranks."""
+        """True if a lane is for several ranks."""
         return any(len(lane.ranks) > 1 for lane in self.lanes)
 
 
 def lanes_of(run: Run) -> Lanes:
-    """The lanes of a run, one for each rank and each thread. A run without a trace has no items."""
+    """Return the lanes of a run, one for each rank and each thread. A run without a trace has no items."""
     whose = _whose(run)
     lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
@@ -119,7 +119,7 @@ def lanes_of(run: Run) -> Lanes:
 
 
 def _whose(run: Run) -> dict[Who, int]:
-    """The lanes, by whose they are: the threads of a rank stand under it, in the order of their names."""
+    """Return the lane of each rank and thread: the threads of a rank are below it, in the order of their names."""
     ranks = (Who(rank) for rank in range(run.world_size))
     threads = {event.who for event in run.events if event.thread}
     return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
@@ -143,7 +143,7 @@ def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
 
 
 def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
-    """How those threads ended that came to their end, as notes in their lanes say, and what they raised."""
+    """Return how each thread ended that has ended, and the error that it raised."""
     ends: dict[Who, tuple[End, str]] = {}
     for event in run.events:
         if event.kind is not EventKind.NOTE or not event.thread:
@@ -169,8 +169,11 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
     return tuple(items)
 
 
-def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[Missing, ...]:
-    """A place for each call that never came: in its slot's column, or behind what its lane has, on nobody's line."""
+def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[MissingCall, ...]:
+    """Return a position for each call that never came: in its slot's column, or after the last call of its lane.
+
+    In the second case it is in a column that no line between other calls crosses.
+    """
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
@@ -183,23 +186,23 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
             while column != column_of.get(index) and columns.is_taken(column, lane):
                 column += 1
             last[lane] = column
-            found.append(Missing(lane, column, index))
+            found.append(MissingCall(lane, column, index))
     return tuple(found)
 
 
 class _Walk:
-    """One pass over the events: what stands between the calls of each lane, and how long it waited."""
+    """Collects the marks between the calls of each lane, and its waits, in one pass over the events."""
 
     def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[Item]) -> None:
         self._run = run
         self._partner = _partner_columns(items)
         self._open: dict[int, tuple[float, int, float]] = {}
-        """By lane, the wait that has not ended: from where, its event, and where it would go on."""
+        """By lane, the wait that has not ended: its start, its event, and the position at which it would end."""
         self._last: dict[int, int] = {}
         self._behind: dict[int, float] = {}
-        """By lane, what the next mark stands behind: the last call, or the end of a wait that shows."""
+        """By lane, the position after which the next mark is: that of the last call, or the end of a bar."""
         self._between: dict[int, list[list[int]]] = {}
-        """By lane, the marks since its last call, several alike together."""
+        """By lane, the marks since its last call; consecutive events of a kind are one mark."""
         self._marks: list[Mark] = []
         self._bars: list[Bar] = []
         self._issued: dict[tuple[int, int], Item] = {}
@@ -210,15 +213,15 @@ class _Walk:
             self._flush(lane)
 
     def marks(self) -> tuple[Mark, ...]:
-        """The marks, in the order of their events."""
+        """Return the marks, in the order of their events."""
         return tuple(sorted(self._marks))
 
     def bars(self) -> tuple[Bar, ...]:
-        """The waits that show, and those that never ended."""
+        """Return the waits that are drawn, and those that never ended."""
         return (*self._bars, *self._unended())
 
     def _unended(self) -> Iterator[Bar]:
-        """Waits for good, and those of ranks that were stopped, which reach no further than what they wait for."""
+        """Yield waits that never ended. For a stopped rank, the bar ends at the call that it waits for."""
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]
@@ -265,7 +268,7 @@ class _Walk:
             between.append([index])
 
     def _flush(self, lane: int) -> None:
-        """Spread the marks since the last call, or wait, over the middle of the gap behind it."""
+        """Spread the marks since the last call or wait over the middle of the gap after it."""
         between = self._between.pop(lane, [])
         for number, events in enumerate(between):
             position = self._behind.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
@@ -273,7 +276,7 @@ class _Walk:
 
 
 def _partner_columns(items: Sequence[Item]) -> dict[int, int]:
-    """Where the last call of each one's slot stands: there those who waited for it go on."""
+    """Return for each call the column of the last call of its slot, where waits for the slot end."""
     furthest: dict[int, int] = {}
     for item in items:
         furthest[item.slot] = max(furthest.get(item.slot, 0), item.column)

@@ -1,4 +1,4 @@
-"""Where the calls of a slot differ: in what, and which are the odd ones."""
+"""Finds what differs between the calls of a slot, and which calls differ from the others."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ def _origin(call: Call) -> str:
 
 
 _ASPECTS: tuple[Callable[[Call], str], ...] = (lambda call: call.operation, lambda call: call.signature, _origin)
-"""What calls may differ in, the most telling first."""
+"""The aspects in which calls may differ, the most important first."""
 
 
 class Differing(NamedTuple):
-    """A call of a slot whose calls differ."""
+    """A call of a slot whose calls differ from each other."""
 
     text: str
-    """What it has where others have something else, in a word or two."""
+    """Its value of the aspect that differs, in a word or two."""
     is_odd: bool
     side: int = -1
-    """Which side it is on where any of them may be wrong, counted from 0 in the order of ranks; else -1."""
+    """The number of its side in the order of ranks, from 0, if any side may be wrong; else -1."""
 
 
 def differing_calls(run: Run) -> dict[int, Differing]:
-    """The calls of slots whose calls differ, by the events that issued them.
+    """Return the calls of slots whose calls differ, by the events that issued them.
 
-    The odd ones are those of the ranks that the finding names; if it names none of them, every call is odd.
+    A call is odd (differs from the others) if the finding names its rank; if it names no rank of the slot, all are odd.
     """
     found: dict[int, Differing] = {}
     for finding in run.findings:
@@ -50,18 +50,18 @@ def differing_calls(run: Run) -> dict[int, Differing]:
 
 
 def _aspect(calls: list[Call]) -> Callable[[Call], str]:
-    """The first thing that not all of them agree in."""
+    """Return the first aspect that is not equal in all calls."""
     return next((aspect for aspect in _ASPECTS if len({aspect(call) for call in calls}) > 1), _ASPECTS[0])
 
 
 def _words(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
-    """What each call has of it; an operation of DDP with what it is for, which tells more than its name.
+    """Return the text for this aspect of each call. DDP's operations are named with their purpose.
 
-    Of origins it is only what they are for, where that tells them apart: it says as much in a word.
+    If the aspect is the origin and the purposes differ too, the text is only the purpose, which is shorter.
     """
     purposes = {(aspect(call), call.purpose) for call in calls}
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
     if aspect is _origin and is_plain:
         return {call: call.purpose for call in calls}
-    texts = {call: aspect(call) or "the program's own" for call in calls}
+    texts = {call: aspect(call) or "the program itself" for call in calls}
     return {call: f"{text} {call.purpose}".rstrip() if aspect is _ASPECTS[0] else text for call, text in texts.items()}

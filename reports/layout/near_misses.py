@@ -1,4 +1,4 @@
-"""Messages that nobody took and receives that got none, of the same two ranks: what keeps them from meeting."""
+"""Finds unmatched sends and receives of the same two ranks, and says why they do not match."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ddpsim.reports.document import Call, Run
 
 
 class NearMiss(NamedTuple):
-    """A send and a receive that would meet but for what the text says."""
+    """A send and a receive that would match if the field in the text were equal."""
 
     send: int
-    """The index of the event that issued it."""
+    """The index of the event that issued the send."""
     receive: int
     text: str
 
 
 def near_misses(run: Run) -> tuple[NearMiss, ...]:
-    """The pairs, each call in one at most, in the order of the sends."""
+    """Return the pairs in the order of the sends; each call is in at most one pair."""
     single = [slot.issues[0] for slot in run.slots if slot.state == "open" and len(slot.issues) == 1]
     messages = [issue for issue in single if run.issued(issue).is_point_to_point]
     receives = [issue for issue in messages if run.issued(issue).operation == "recv"]
@@ -32,7 +32,7 @@ def near_misses(run: Run) -> tuple[NearMiss, ...]:
 
 
 def _between(run: Run, send: int, receive: int) -> str:
-    """What they differ in, as "tag 7 ≠ tag 8"; "" if they are of other ranks, or nothing keeps them apart."""
+    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or they are not of the same two ranks."""
     sent, received = run.issued(send), run.issued(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""

@@ -1,7 +1,7 @@
-"""The calls and waits of a run as spans of logical time, in which the index of an event is a moment.
+"""Computes spans of logical time for the calls and waits of a run. The time is the index of an event.
 
-A call lasts from its issue to the end of the wait for it; one that nobody waited for, until it was matched. What never
-ended lasts until the run's end.
+A call lasts from its issue to the end of the wait for it, or until it was matched if no rank waited for it. A call or
+wait that never ended lasts until the end of the run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ddpsim.simulator.events import EventKind
 
 
 class Span(NamedTuple):
-    """A call, or a wait for something else."""
+    """The time of a call, or of a wait that is not for a call."""
 
     start: int
-    """The index of the event with which it begins."""
+    """The index of the event that begins it."""
     end: int
     who: Who
     call: int | None
@@ -28,14 +28,14 @@ class Span(NamedTuple):
 
 
 def spans_of(run: Run) -> list[Span]:
-    """The spans, by their start."""
+    """Return the spans, sorted by their start."""
     return sorted([*_calls(run), *_other_waits(run)])
 
 
 def _calls(run: Run) -> Iterator[Span]:
     slot_of = run.slot_of
     waited: dict[tuple[int, int], int | None] = {}
-    """By rank and call, the event that ended the wait; None while it lasts."""
+    """By rank and call, the event that ended the wait; None if it has not ended."""
     for index, event in enumerate(run.events):
         if event.call is not None and event.kind in (EventKind.WAIT, EventKind.DONE):
             waited[event.rank, event.call] = index if event.kind is EventKind.DONE else None
@@ -56,7 +56,7 @@ def _calls(run: Run) -> Iterator[Span]:
 
 
 def _other_waits(run: Run) -> Iterator[Span]:
-    """Waits for the clock, the store, a lock or another thread."""
+    """Yield waits for the clock, the store, a lock or another thread."""
     open_: dict[Who, int] = {}
     for index, event in enumerate(run.events):
         if event.call is not None:

@@ -1,6 +1,6 @@
-"""The wait-for graph as a picture: who wait for each other on a circle, everybody else in layers from left to right.
+"""Draws the wait-for graph: a cycle of waits as a circle, all other nodes in layers from left to right.
 
-Around a circle the layers stand on both sides of it, each node on that of its nearest, so that few arrows cross it.
+Layers are on both sides of the circle, each node on the side of its neighbours, so that few arrows cross the circle.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ from typing import Literal
 import networkx as nx
 
 from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, digraph
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph
 
 _LETTER = 7.4
-"""Width of a letter, about."""
+"""The approximate width of a letter."""
 _SMALL_LETTER = 6.4
 _BOX_HEIGHT = 42.0
 _PILE = 5.0
 _GAP = 130.0
-"""Between layers, at least: an edge's label has to stand there."""
+"""The least distance between layers, with room for the label of an edge."""
 _UPRIGHT_GAP = 44.0
-"""The same between layers that stand below each other."""
+"""The least distance between layers that are below each other."""
 _MOST_UPRIGHT = 12
 _ROW = 64.0
 _BETWEEN = 36.0
-"""Between boxes of a circle that stand beside each other."""
+"""The distance between neighbouring boxes of a circle."""
 _LONGEST = 34
-"""Letters of a label; the rest is left out."""
+"""Letters of a label; the rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node in its place."""
+    """A node with its position."""
 
-    node: Node
+    node: WaitNode
     label: str
     state: str
-    """How it ended; of a folded one also how many they are."""
+    """How it ended; for a folded node also the number of ranks."""
     x: float
-    """Of its centre."""
+    """The position of its centre."""
     y: float
     width: float
     pile: float
-    """How far a second box behind it looks out, as it stands for several; else 0."""
+    """The offset of a second box behind it, which shows that it is folded; else 0."""
     height: float = _BOX_HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge: from border to border, bent if there is one back."""
+    """An edge from border to border; it is bent if there is an edge in the other direction."""
 
-    edge: Edge
+    edge: WaitEdge
     label: str
     path: str
     x: float
-    """Of its label."""
+    """The position of its label."""
     y: float
     anchor: Literal["start", "middle", "end"]
-    """Which part of the label stands there: labels of a circle stand outside of it."""
+    """The part of the label that is at that position; labels of a circle are outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The graph, drawn."""
+    """The drawn graph."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -78,21 +78,21 @@ class Picture:
 Point = tuple[float, float]
 
 
-def picture_of(graph: WaitGraph) -> Picture:
-    """Where everything of the graph stands; of a large one some is folded."""
+def picture_of(graph: DrawnWaitGraph) -> Picture:
+    """Compute the picture; nodes of a large graph are folded."""
     graph = folded(graph)
     widths = [_width(node) for node in graph.nodes]
     return _drawn(graph, widths, _centres(graph, widths))
 
 
-def pictures_of(graph: WaitGraph) -> dict[str, Picture]:
-    """The picture, by what it is for: "any" screen, or one that is "wide" or "narrow" where those have their own."""
+def pictures_of(graph: DrawnWaitGraph) -> dict[str, Picture]:
+    """Return the picture for "any" screen, or one for a "wide" and one for a "narrow" screen."""
     upright = _upright_picture_of(graph)
     return {"any": picture_of(graph)} if upright is None else {"wide": picture_of(graph), "narrow": upright}
 
 
-def _upright_picture_of(graph: WaitGraph) -> Picture | None:
-    """The same with its layers below each other, for a narrow screen; None where that is no narrower: in a circle."""
+def _upright_picture_of(graph: DrawnWaitGraph) -> Picture | None:
+    """Return the picture with layers below each other, for a narrow screen; None if that is not narrower (a circle)."""
     graph = folded(graph)
     if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
         return None
@@ -103,7 +103,7 @@ def _upright_picture_of(graph: WaitGraph) -> Picture | None:
     return _drawn(graph, widths, centres, is_upright=True)
 
 
-def _drawn(graph: WaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
+def _drawn(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
     arrows = tuple(_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
@@ -114,17 +114,17 @@ def _drawn(graph: WaitGraph, widths: list[float], centres: list[Point], *, is_up
     return Picture(boxes, arrows, *(round(each, 1) for each in (left, top, right - left, bottom - top)))
 
 
-def _width(node: Node) -> float:
+def _width(node: WaitNode) -> float:
     return max(76.0, 24 + _LETTER * len(_short(node.label)), 16 + _SMALL_LETTER * len(_state(node)))
 
 
-def _box(node: Node, x: float, y: float) -> Box:
+def _box(node: WaitNode, x: float, y: float) -> Box:
     pile = _PILE if node.is_folded else 0.0
     return Box(node, _short(node.label), _state(node), round(x, 1), round(y, 1), _width(node), pile)
 
 
-def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
-    """The centres: the circle in the middle, the others in columns beside it, near those that they are joined with."""
+def _centres(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
+    """Return the centres of nodes: the circle in the middle, the others in columns near their neighbours."""
     layers = _layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0
     gap = _gap(graph)
@@ -146,15 +146,15 @@ def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
     return [placed[node] for node in range(len(layers))]
 
 
-def _near(node: int, graph: WaitGraph, placed: Mapping[int, Point]) -> Point:
-    """The middle of what it is joined with, as far as that has a place."""
+def _near(node: int, graph: DrawnWaitGraph, placed: Mapping[int, Point]) -> Point:
+    """Return the mean position of its neighbours that are placed."""
     ends = ((edge.source, edge.target) for edge in graph.edges if node in (edge.source, edge.target))
     joined = [placed[other] for pair in ends for other in pair if other in placed] or [(0.0, 0.0)]
     return round(sum(x for x, _ in joined) / len(joined), 1), round(sum(y for _, y in joined) / len(joined), 1)
 
 
 def _column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
-    """Nodes below each other, each about as high as it is wanted."""
+    """Place nodes below each other, each near the height that is wanted."""
     wanted = sorted(wanted)
     rows: list[float] = []
     for y, _ in wanted:
@@ -164,21 +164,21 @@ def _column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
 
 
 def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
-    """From the top on clockwise; two stand side by side."""
+    """Place nodes on an ellipse, clockwise from the top; two nodes side by side."""
     first = math.pi if len(cycle) == 2 else -math.pi / 2
     turns = (first + 2 * math.pi * number / len(cycle) for number in range(len(cycle)))
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
 
 
-def _gap(graph: WaitGraph) -> float:
-    """Between layers: so much that the longest label has room."""
+def _gap(graph: DrawnWaitGraph) -> float:
+    """Return the distance between layers, with room for the longest label."""
     return max([_GAP, *(_SMALL_LETTER * len(_short(edge.label)) + 24 for edge in graph.edges)])
 
 
 def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
-    """Half the width and height of a circle with room for so many boxes, and for labels between them.
+    """Return half the width and height of an ellipse with room for `count` boxes and for labels between them.
 
-    Of two that follow each other one stands to the side of the other, or below it: at 45 degrees both, hence the root.
+    Two neighbours must be apart horizontally or vertically. The worst case is 45 degrees, hence the root.
     """
     if count <= 2:
         return (width + gap) / 2 * (count == 2), 0.0
@@ -186,8 +186,8 @@ def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
     return (width + _BETWEEN) / chord, _ROW / chord
 
 
-def _layers(graph: WaitGraph) -> list[int]:
-    """How far to the right each node stands: those that nobody waits for on the left; a circle stands as one."""
+def _layers(graph: DrawnWaitGraph) -> list[int]:
+    """Return the layer of each node, from left to right: first those that no node waits for; a cycle is one layer."""
     layers = [0] * len(graph.nodes)
     parts = nx.condensation(digraph(len(graph.nodes), graph.edges))
     for layer, generation in enumerate(nx.topological_generations(parts)):
@@ -196,7 +196,7 @@ def _layers(graph: WaitGraph) -> list[int]:
     return layers
 
 
-def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, *, is_upright: bool) -> Arrow:
+def _arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *, is_upright: bool) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
@@ -224,7 +224,7 @@ def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, *, is_upright: 
 
 
 def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Literal["start", "middle", "end"]]:
-    """Where the label of a circle's edge stands, whose middle is given."""
+    """Return the position of the label of a circle's edge, given the middle of the edge."""
     across = x - sum(box.x for box in boxes) / len(boxes)
     down = y - sum(box.y for box in boxes) / len(boxes)
     if abs(across) < 20:
@@ -234,7 +234,7 @@ def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Litera
 
 
 def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
-    """With its label moved outwards, off the boxes: near the top and the bottom of a circle it would stand on one."""
+    """Move the label outwards, off the boxes: near the top and bottom of a circle it would cover one."""
     down = arrow.y - sum(box.y for box in circle) / len(circle)
     start, end = _span(arrow)
     y = arrow.y
@@ -247,7 +247,7 @@ def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
 
 
 def _border(box: Box, towards: Point) -> Point:
-    """Where the line from the centre of a box to a point leaves it, and a little beyond."""
+    """Return a point just outside of the border of a box, on the line from its centre to `towards`."""
     dx, dy = towards[0] - box.x, towards[1] - box.y
     away = box.pile + 3
     scale = min(
@@ -259,13 +259,13 @@ def _border(box: Box, towards: Point) -> Point:
 
 
 def _span(arrow: Arrow) -> tuple[float, float]:
-    """Where its label begins and ends."""
+    """Return the left and right end of its label."""
     width = len(arrow.label) * _LETTER
     start = arrow.x - {"start": 0.0, "middle": width / 2, "end": width}[arrow.anchor]
     return start, start + width
 
 
-def _state(node: Node) -> str:
+def _state(node: WaitNode) -> str:
     state = node.end if node.end != "waiting" else "wait" if len(node.members) > 1 else "waits"
     if not node.is_folded:
         return state

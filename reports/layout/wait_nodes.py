@@ -1,6 +1,6 @@
-"""Who waited for whom when the run ended: the wait-for graph, with ranks alike as one node.
+"""Builds the wait-for graph at the end of the run: which ranks waited for which.
 
-Ranks are alike if they wait in the same slots, or for the same others, and the same ranks wait for them.
+Ranks share a node if they wait in the same slots or for the same ranks, and the same ranks wait for them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ddpsim.simulator.wording import rank_list
 Digraph: TypeAlias = "nx.DiGraph[int]"
 
 _What = tuple[object, ...]
-"""What somebody waits in, and as whom; those who share it wait alike."""
+"""Key of a wait: ranks with equal keys wait for the same thing. A thread has a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """Ranks that are alike, or a thread; or, folded, several of these that a picture has no room for."""
+class WaitNode:
+    """Ranks that wait for the same thing, or a thread; a folded node replaces several nodes."""
 
     members: tuple[Who, ...]
     end: End
@@ -33,7 +33,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Who it is, in words."""
+        """The names of its ranks and threads."""
         ranks = rank_list({who.rank for who in self.members})
         threads = {who.thread for who in self.members}
         if len(threads) > 1:
@@ -43,32 +43,32 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """The one waits for the other; both are indices of nodes."""
+class WaitEdge:
+    """The source waits for the target; both are indices of nodes."""
 
     source: int
     target: int
     label: str
-    """What it waits in."""
+    """What it waits for, such as "all_reduce #3"."""
     in_cycle: bool
     any_suffices: bool = False
-    """The source waits for one of its targets only."""
+    """True if the source needs only one of its targets."""
 
 
 @dataclass(frozen=True, slots=True)
-class WaitGraph:
-    """Nodes in the order of their ranks."""
+class DrawnWaitGraph:
+    """A wait-for graph, with nodes in the order of their ranks."""
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[WaitNode, ...]
+    edges: tuple[WaitEdge, ...]
     cycle: tuple[int, ...] = ()
-    """Nodes that wait for each other in a circle, in its order: those of the finding, else the first that do."""
+    """Nodes that wait for each other in a cycle, in its order: the cycle of the finding, else the first cycle."""
 
 
-def wait_graph_of(run: Run) -> WaitGraph | None:
-    """The wait-for graph of a run; None if nobody waited for anybody, or if the run fails by calls that differ.
+def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
+    """Return the wait-for graph of a run; None if no rank waited for another, or if matched calls differ.
 
-    Who is in a slot whose calls differ waits for nobody: all have come.
+    In a slot whose calls differ no rank waits for another, since all have come.
     """
     if is_mismatch(run):
         return None
@@ -79,11 +79,11 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
     nodes = _nodes(run, _alike(waiting, targets))
     edges = _edges(run, nodes, waiting, targets)
     told = [edge for edge in edges if edge.in_cycle]
-    return WaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
+    return DrawnWaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:
-    """True if the finding that the run begins with is of calls that differ."""
+    """Return True if the first finding of the run is a mismatch."""
     return run.leading is not None and run.leading.is_mismatch
 
 
@@ -92,7 +92,7 @@ def _what(waiting: Waiting) -> _What:
 
 
 def _targets(run: Run) -> dict[_What, tuple[Who, ...]]:
-    """For whom somebody waits: once for all who wait alike, as thousands may wait for thousands."""
+    """Return the ranks that each wait is for, once for all equal waits, since thousands may wait for thousands."""
     found: dict[_What, tuple[Who, ...]] = {}
     for waiting in run.waiting:
         if (what := _what(waiting)) not in found:
@@ -102,7 +102,7 @@ def _targets(run: Run) -> dict[_What, tuple[Who, ...]]:
 
 
 def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -> list[list[Who]]:
-    """Everybody in the graph, those alike together."""
+    """Return all ranks of the graph, grouped into nodes."""
     waits = {each.who: _what(each) for each in waiting}
     awaited: dict[Who, dict[_What, None]] = {}
     for what in dict.fromkeys(map(_what, waiting)):
@@ -115,12 +115,12 @@ def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -
     return list(found.values())
 
 
-def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
+def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[WaitNode, ...]:
     culprits = run.culprits
     waiting = {each.who for each in run.waiting}
     ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
     return tuple(
-        Node(
+        WaitNode(
             tuple(alike),
             "waiting" if alike[0] in waiting else ended.get(alike[0].rank, "unknown"),
             any(who.rank in culprits and not who.thread for who in alike),
@@ -130,8 +130,8 @@ def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
 
 
 def _edges(
-    run: Run, nodes: Sequence[Node], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
-) -> tuple[Edge, ...]:
+    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
+) -> tuple[WaitEdge, ...]:
     node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
     cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
     circle = {(node_of.get(Who(one)), node_of.get(Who(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
@@ -139,17 +139,17 @@ def _edges(
     first: dict[tuple[int, _What], Waiting] = {}
     for each in waiting:
         first.setdefault((node_of[each.who], _what(each)), each)
-    edges: dict[tuple[int, int], Edge] = {}
+    edges: dict[tuple[int, int], WaitEdge] = {}
     for (source, what), each in first.items():
         label = _label(run, each, has_groups=has_groups)
         for target in targets[what]:
             ends = source, node_of[target]
-            edges.setdefault(ends, Edge(*ends, label, ends in circle, each.any_suffices))
+            edges.setdefault(ends, WaitEdge(*ends, label, ends in circle, each.any_suffices))
     return tuple(edges.values())
 
 
 def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
-    """What it waits in; which group only if there are several."""
+    """Return what it waits for, with the group if there are several groups."""
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what
@@ -159,8 +159,8 @@ def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
     return f"{call.operation} #{call.sequence}{group}{more}"
 
 
-def _cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
-    """A cycle that the lowest node leads to that leads to one, from its own lowest node on; () if there is none."""
+def _cycle(nodes: int, edges: Iterable[WaitEdge]) -> tuple[int, ...]:
+    """Return the first cycle that is found, starting at its lowest node; () if there is none."""
     graph = digraph(nodes, sorted(edges, key=lambda edge: (edge.source, edge.target)))
     try:
         found = [source for source, _ in nx.find_cycle(graph)]
@@ -170,8 +170,8 @@ def _cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
     return (*found[first:], *found[:first])
 
 
-def digraph(nodes: int, edges: Iterable[Edge]) -> Digraph:
-    """Nodes with these indices and edges as networkx has them; who waits for its like is no cycle."""
+def digraph(nodes: int, edges: Iterable[WaitEdge]) -> Digraph:
+    """Return a networkx graph with these nodes and edges, without edges from a node to itself."""
     graph: Digraph = nx.DiGraph()
     graph.add_nodes_from(range(nodes))
     graph.add_edges_from((edge.source, edge.target) for edge in edges if edge.source != edge.target)

@@ -1,8 +1,7 @@
-"""Where the calls of a trace met, read from its events.
+"""Finds which calls of a trace were matched with each other, from its events.
 
-A collective's calls meet by group and sequence. A message meets the receive that takes it: of several open ones the
-oldest that fits, as the simulator's matching has it (simulator/matching/point_to_point.py); whose message a receive
-from any source took stands in the event.
+Calls of a collective match by group and sequence. A send matches the oldest open receive that fits, by the rule of
+simulator/matching/point_to_point.py. If a receive accepts any source, the event names the sender.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, channel, is_partner
 from ddpsim.simulator.events import Event, EventKind
 
 Key = tuple[str, int, int, str]
-"""Group, sequence, rank and operation; for a collective, rank -1 and no operation."""
+"""Group, sequence, rank and operation; a collective has rank -1 and operation ""."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,16 +33,16 @@ class _Open:
 
 
 class Slots:
-    """The slots of a run, filled event by event."""
+    """Collects the slots of a run, event by event."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, _Open] = {}
         self._halves: dict[tuple[str, int, int], list[Call]] = {}
-        """Messages and receives that have no partner yet, by group, receiver and tag."""
+        """Sends and receives that have no partner yet, by group, receiver and tag."""
         self._numbers: dict[_Open, int] = {}
 
     def take(self, index: int, event: Event) -> None:
-        """Note an event, if it issues or completes a call."""
+        """Process an event; only those that issue or complete a call matter."""
         call = event.call
         if call is None:
             return
@@ -58,26 +57,26 @@ class Slots:
                 slot.match = index
 
     def close(self) -> None:
-        """Give the slots their numbers, once all events were taken."""
+        """Number the slots, after all events."""
         self._numbers = {slot: number for number, slot in enumerate(dict.fromkeys(self._by_key.values()))}
 
     def of(self, calls: Sequence[Call]) -> tuple[int, ...]:
-        """The slots of calls, each once."""
+        """Return the slots of these calls, without repetition."""
         return tuple(self._numbers[slot] for slot in self._slots(calls))
 
     def differ(self, calls: Sequence[Call]) -> None:
-        """Note that calls met and differ."""
+        """Record that matched calls differ."""
         for slot in self._slots(calls):
             slot.is_mismatched = True
 
     def lack(self, call: Call, missing: tuple[int, ...]) -> None:
-        """Note whom a call lacks that somebody waits for."""
+        """Record the ranks that are missing in a call that a rank waits for."""
         for slot in self._slots([call]):
             slot.missing = missing
             slot.any_suffices |= call.peer == ANY_SOURCE
 
     def table(self) -> tuple[Slot, ...]:
-        """The slots as values."""
+        """Return the slots as values of the document."""
         return tuple(
             Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
             for each in self._numbers
@@ -87,7 +86,7 @@ class Slots:
         return {slot: None for call in calls if (slot := self._by_key.get(_key(call)))}
 
     def _pair(self, arrival: Call, text: str) -> bool:
-        """Put the call that arrived last into the slot of its partner, which becomes that of both."""
+        """Put the later call into the slot of its partner, so that both share it; return whether there is a partner."""
         halves = self._halves.get(channel(arrival), [])
         partner = next((half for half in halves if is_partner(half, arrival, text)), None)
         if partner is None or arrival not in halves:

@@ -1,4 +1,4 @@
-"""The lines of the user's program that a document speaks of, each with a few lines around it."""
+"""Collects the lines of the user's program for a document, each with a few lines of source around it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.calls import Site as CallSite
 
 _AROUND = 3
-"""So many lines before a line, and after it."""
+"""Lines of source before a line, and after it."""
 _LONGEST = 200
-"""Characters of a line of source; the rest is left out."""
+"""Characters of a line of source; the rest is cut."""
 
 
 class Sites:
-    """The table of sites, in the order in which they are first asked for."""
+    """The table of sites, in the order of their first use."""
 
     def __init__(self) -> None:
         self._indices: dict[CallSite, int] = {}
 
     def index(self, site: CallSite | None) -> int | None:
-        """The index of a site; None for none."""
+        """Return the index of a site; None if there is no site."""
         if site is None or site == NOWHERE:
             return None
         return self._indices.setdefault(site, len(self._indices))
 
     def indices(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
-        """The indices of sites, without those that are none."""
+        """Return the indices of these sites, without those that are NOWHERE."""
         return tuple(index for site in sites if (index := self.index(site)) is not None)
 
     def table(self) -> tuple[Site, ...]:
-        """The sites with their source, read now: a file that has changed since shows its present lines."""
+        """Return the sites with their source, read now: a file that changed since the run shows its present lines."""
         return tuple(map(_with_source, self._indices))
 
 
@@ -49,7 +49,7 @@ def _with_source(site: CallSite) -> Site:
 
 
 def _shown(site: CallSite) -> str:
-    """The path as it is shown: relative to the working folder, or just the name."""
+    """Return the path relative to the working folder, or only the file name if it is elsewhere."""
     try:
         path = os.path.relpath(site.path)
     except ValueError:  # another drive

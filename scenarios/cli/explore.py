@@ -135,9 +135,9 @@ def _show_exploration(scenario: Scenario, engine: Engine, explored: Explored, ho
     """Print the outcome of an exploration, add it to the report, and return the exit status."""
     status, text = _judgement(scenario.expected_by(engine), explored.exploration)
     if explored.parting is not None:
-        from ddpsim.reports.forms.parting import parting_lines
+        from ddpsim.reports.forms.first_difference import difference_lines
 
-        lines = parting_lines(_document(scenario, explored, how, status, text))
+        lines = difference_lines(_document(scenario, explored, how, status, text))
         output.show("\n".join([*lines, ""]))
     output.show(text)
     report.add_exploration(lambda: _document(scenario, explored, how, status, text))
@@ -158,7 +158,7 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
 
 
 def _document(scenario: Scenario, explored: Explored, how: str, status: Status, conclusion: str) -> Document:
-    from ddpsim.reports.making.exploration import document_of_exploration
+    from ddpsim.reports.making.exploration_document import document_of_exploration
 
     is_expected = status is Status.AS_EXPECTED
     return document_of_exploration(

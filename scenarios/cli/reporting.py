@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.status import Status
 if TYPE_CHECKING:
     from ddpsim import Result
     from ddpsim.reports.document import Document
-    from ddpsim.reports.index import Entry, Row
+    from ddpsim.reports.index import IndexEntry, IndexRow
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
@@ -55,7 +55,7 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
 def show_lanes(result: Result) -> None:
     """Print a lane for each rank of a run, no wider than the terminal; nothing for a run without calls."""
     from ddpsim.reports.forms.narrow_lanes import narrow_lanes
-    from ddpsim.reports.making.result import run_of
+    from ddpsim.reports.making.result_document import run_of
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     drawn = narrow_lanes(run_of(result), width, is_brief=True)
@@ -80,7 +80,7 @@ class Report:
     def __init__(self, folder: Path | None, title: str) -> None:
         self._folder = folder
         self._title = title
-        self._entries: list[Entry] = []
+        self._entries: list[IndexEntry] = []
         self._path: Path | None = None
 
     @property
@@ -104,7 +104,7 @@ class Report:
         if self._folder is None:
             return
         from ddpsim.reports.index import row_of
-        from ddpsim.reports.making.result import document_of
+        from ddpsim.reports.making.result_document import document_of
         from ddpsim.scenarios.model import found_on_processes, found_text
 
         document = document_of(
@@ -137,10 +137,10 @@ class Report:
         """Add an index row for a scenario that raised an exception or was not run."""
         if self._folder is None:
             return
-        from ddpsim.reports.forms.junit import Case
-        from ddpsim.reports.index import Entry, row_of
+        from ddpsim.reports.forms.junit import JunitCase
+        from ddpsim.reports.index import IndexEntry, row_of
 
-        case = Case(
+        case = JunitCase(
             name=name,
             suite=f"ddpsim.{engine.value}",
             state="failed" if was_run else "not run",
@@ -149,13 +149,13 @@ class Report:
             message=found,
             text=text,
         )
-        self._entries.append(Entry(row_of(name, engine=engine.value, expected=expected, found=found), case))
+        self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
         """Write the diagnosis of a real job's records, without a replay line."""
         if self._folder is None:
             return
-        from ddpsim.reports.making.result import document_of
+        from ddpsim.reports.making.result_document import document_of
 
         document = document_of(result, name=name, how=how, conclusion="; ".join(notes))
         (run,) = document.runs
@@ -172,15 +172,15 @@ class Report:
         write_reports(document, folder)
         self._path = folder / "report.html"
 
-    def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
+    def _write_beside(self, document: Document, folder: Path, row: IndexRow) -> None:
         from ddpsim.reports.files import write_reports
         from ddpsim.reports.forms.junit import cases_of
-        from ddpsim.reports.index import Entry, folder_name
+        from ddpsim.reports.index import IndexEntry, folder_name
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, folder / own)
         (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
-        self._entries.append(Entry(row, case, own))
+        self._entries.append(IndexEntry(row, case, own))
 
     def finish(self, *, is_done: bool) -> Path | None:
         """Write the index of several runs, and return the file to open; None if nothing was written.

@@ -16,8 +16,8 @@ from ddpsim.reports.document import Document
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.files import check_folder, plain_name, write_reports
 from ddpsim.reports.index import row_of
-from ddpsim.reports.making.exploration import document_of_exploration
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.exploration_document import document_of_exploration
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpsim.reports.errors import ReportError
-from ddpsim.reports.forms.junit import Case
-from ddpsim.reports.index import Entry, Row, write_index
+from ddpsim.reports.forms.junit import JunitCase
+from ddpsim.reports.index import IndexEntry, IndexRow, write_index
 from ddpsim.scenarios.pytest_plugin.failure_reports import FOLDER, ROW
 
 
@@ -23,7 +23,7 @@ def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
         return f"{count} {folder}; {error}"
 
 
-def _entries(reporter: pytest.TerminalReporter) -> Iterator[Entry]:
+def _entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
     """Yield an entry for each report that was written, in the order in which the tests failed."""
     torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
     notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}
@@ -31,6 +31,8 @@ def _entries(reporter: pytest.TerminalReporter) -> Iterator[Entry]:
     for nodeid, report in failed.items():
         noted = notes.get(nodeid, {})
         if FOLDER in noted:
-            row = Row(*noted[ROW])  # as a worker's `row_of` filled it
-            case = Case(nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext)
-            yield Entry(row, case, Path(noted[FOLDER]).name)
+            row = IndexRow(*noted[ROW])  # as a worker's `row_of` filled it
+            case = JunitCase(
+                nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext
+            )
+            yield IndexEntry(row, case, Path(noted[FOLDER]).name)

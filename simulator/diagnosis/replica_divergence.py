@@ -181,13 +181,21 @@ def divergence(
     `sites` are the lines that the ranks were compared at.
     """
     culprits = known.skippers or minority(side.ranks for side in sides)
-    summary = f"{name}{index} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
+    summary = f"{name}{index} differs {_between(sides)} {moment}"
     rows = [Row(rank, f"{name}{index} = {side.value}", _text(sites[rank])) for side in sides for rank in side.ranks]
     who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
     lines: list[str | Line] = [f"DIVERGENCE  {code}  {moment}", *table(rows)]
     lines += _advise(code, moment, name, who, known)
     culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
     return Finding(code, culprits, summary, tuple(lines), _known(sites[rank] for rank in culprits_first))
+
+
+def _between(sides: Sequence[Side]) -> str:
+    """Name the ranks that differ, such as "between ranks 0-2 and rank 3", or "on all of ranks 0-3"."""
+    if len(sides) > 2 and all(len(side.ranks) == 1 for side in sides):
+        return f"on all of {rank_list(rank for side in sides for rank in side.ranks)}"
+    *first, last = (rank_list(side.ranks) for side in sides)
+    return f"between {', '.join(first)} and {last}"
 
 
 def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:

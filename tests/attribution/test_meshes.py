@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from ddpsim import simulate
-from ddpsim.reports.making.result import run_of
+from ddpsim.reports.making.result_document import run_of
 from ddpsim.simulator.attribution.meshes import Grid, dimension_of
 from tests.kit.results import codes
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ddpsim import simulate
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.simulator.choices import Schedule, Who
 from ddpsim.simulator.events import EventKind

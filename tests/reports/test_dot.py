@@ -63,8 +63,8 @@ def without_trace():
 
 ALIKE = [["ranks 0, 2, 3", "waits"], ["rank 1", "returned"]]
 EACH = [[f"rank {rank}", "waits"] for rank in range(4)]
-DIFFER = [["the calls that met differ, so nobody waited for one to come"]]
-NOBODY = [["there is no trace, so nobody knows who waited for whom"]]
+DIFFER = [["matched calls differ, so no rank waited for a missing call"]]
+NOBODY = [["there is no trace, so it is unknown which ranks waited"]]
 DRAWN = {
     "waiters alike are one node, and the missing rank is red": (MISSING, ALIKE, [["all_reduce #9"]], (1, 0)),
     "a cycle is red": (CYCLE, EACH, [["send #0"]] * 4, (4, 4)),
@@ -79,7 +79,7 @@ DRAWN = {
     "one of several is told": (for_one_of_several, ALIKE, [["all_reduce #9", "one is enough"]], (1, 0)),
     "where calls differ it says that": (MISMATCH, DIFFER, [], (0, 0)),
     "those of threads, too": (THREADS, DIFFER, [], (0, 0)),
-    "where nobody waits it says so": ("uneven-inputs", [["nobody waited for anybody"]], [], (0, 0)),
+    "where nobody waits it says so": ("uneven-inputs", [["no rank waited for another"]], [], (0, 0)),
     "without a trace it says that": (without_trace, NOBODY, [], (0, 0)),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.files import FORMS
 from ddpsim.reports.forms.json_form import from_json, to_json
-from ddpsim.reports.making.exploration import document_of_exploration
+from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 

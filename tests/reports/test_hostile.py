@@ -14,10 +14,10 @@ from ddpsim.reports.files import FORMS, write_reports
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import from_json, schema, to_json
-from ddpsim.reports.forms.junit import Case, to_junit
+from ddpsim.reports.forms.junit import JunitCase, to_junit
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import to_text
-from ddpsim.reports.index import Entry, folder_name, row_of, to_index
+from ddpsim.reports.index import IndexEntry, folder_name, row_of, to_index
 from tests.reports.examples import HOSTILE, hostile
 from tests.reports.tags import Tags
 
@@ -67,9 +67,9 @@ def test_it_adds_no_tags_to_a_page(text):
 
 
 def test_it_adds_nothing_to_the_page_over_several(text):
-    entry = Entry(
+    entry = IndexEntry(
         row_of(text, engine="torch", expected="wanted", found="got"),
-        Case(text, "ddpsim.torch", "failed"),
+        JunitCase(text, "ddpsim.torch", "failed"),
         folder_name(text, ()),
     )
     shown = to_index([entry], title=text).decode()

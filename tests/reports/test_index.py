@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from ddpsim.reports.forms.junit import Case
-from ddpsim.reports.index import Entry, Row, folder_name, row_of, to_index
+from ddpsim.reports.forms.junit import JunitCase
+from ddpsim.reports.index import IndexEntry, IndexRow, folder_name, row_of, to_index
 from tests.kit.rows import rows
 from tests.reports.examples import document
 
@@ -12,8 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def entry(name, state, folder="f", seconds=0.5):
-    return Entry(
-        row_of(name, engine="torch", expected="wanted", found="got"), Case(name, "ddpsim.torch", state, seconds), folder
+    return IndexEntry(
+        row_of(name, engine="torch", expected="wanted", found="got"),
+        JunitCase(name, "ddpsim.torch", state, seconds),
+        folder,
     )
 
 
@@ -48,21 +50,27 @@ def test_the_totals(states, colour, totals):
 
 
 def test_a_column_is_filled_shown_and_described():
-    assert not Row._field_defaults, "reports/index.py:Row: a field with a default may stay unfilled without an error"
+    assert not IndexRow._field_defaults, (
+        "reports/index.py:IndexRow: a field with a default may stay unfilled without an error"
+    )
     row = row_of(document("send-send"), engine="torch", expected="wanted", found="got")
     empty = [name for name, text in row._asdict().items() if not text]
     assert not empty, f"reports/index.py:row_of does not fill {empty[0]} of a run that has a report"
     docs = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8").partition("## Several runs")[2]
     (listed,) = re.findall(r"`index.html`, a table of ([a-z, ]*) and milliseconds", docs)
-    lacking = [name for name in Row._fields if name not in listed.split(", ")]
+    lacking = [name for name in IndexRow._fields if name not in listed.split(", ")]
     assert not lacking, f"docs/reports.md, Several runs, does not name the column {lacking[0]}"
-    text = page(Entry(Row(*(f"the {name}" for name in Row._fields)), Case("n", "ddpsim.torch", "passed")))
-    hidden = [name for name in Row._fields if f"<bdi>the {name}</bdi>" not in text or f"<th>{name}</th>" not in text]
+    text = page(
+        IndexEntry(IndexRow(*(f"the {name}" for name in IndexRow._fields)), JunitCase("n", "ddpsim.torch", "passed"))
+    )
+    hidden = [
+        name for name in IndexRow._fields if f"<bdi>the {name}</bdi>" not in text or f"<th>{name}</th>" not in text
+    ]
     assert not hidden, f"reports/forms/assets/index.html.j2 does not show {hidden[0]}"
 
 
 def test_a_column_that_is_empty_for_every_run_is_left_out():
-    entries = [Entry(row_of("n", expected="wanted", found="got"), Case("n", "ddpsim.pytest", "failed"))]
+    entries = [IndexEntry(row_of("n", expected="wanted", found="got"), JunitCase("n", "ddpsim.pytest", "failed"))]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries)) == ["name", "outcome", "expected", "found", "ms"]
     headers = ["name", "outcome", "engine", "expected", "found", "ms"]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries, entry("m", "failed"))) == headers
@@ -106,8 +114,10 @@ def test_a_folder_has_a_name_of_its_own_also_where_case_does_not_count():
 def test_many_runs_that_came_out_as_expected_are_folded_by_what_was_found():
     found = ["pass"] * 20 + ["fail, deadlock.missing_rank, rank 1"] * 12 + ["fail, stuck, rank 2"]
     entries = [
-        Entry(
-            row_of(f"n{number}", engine="torch", expected=each, found=each), Case(f"n{number}", "ddpsim", "passed"), "f"
+        IndexEntry(
+            row_of(f"n{number}", engine="torch", expected=each, found=each),
+            JunitCase(f"n{number}", "ddpsim", "passed"),
+            "f",
         )
         for number, each in enumerate(found)
     ]

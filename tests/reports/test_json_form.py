@@ -13,8 +13,8 @@ from ddpsim import reports
 from ddpsim.reports.document import VERSION, Difference, Document
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
-from ddpsim.reports.making.exploration import document_of_exploration
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.exploration_document import document_of_exploration
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.jobs.test_cli import result_with
 from tests.jobs.test_job_findings import hung, raised, returned
@@ -102,7 +102,7 @@ def test_what_the_schema_refuses_is_not_read_either(change, validator):
     with pytest.raises(ValidationError):
         validator.validate(json.loads(data))
     with pytest.raises(
-        ReportError, match=r"^r\.json is no report of ddpsim \(.*\), expected a result\.json that --rep"
+        ReportError, match=r"^r\.json is not a ddpsim report \(.*\), expected a result\.json that --rep"
     ):
         from_json(data, name="r.json")
 
@@ -134,7 +134,7 @@ REFERENCES = {
     "slots[9] names rank 4 of 4": put("slots", 9, "missing", value=[4]),
     "slots[0] names event 1, which issues no call": put("slots", 0, "issues", 0, value=1),
     "slots[9] names event 109, which issues no call": lambda d: (d["runs"][0]["events"][109].__setitem__(4, None),),
-    "slots[3] is mismatched, which no finding tells": put("slots", 3, "state", value="mismatched"),
+    "slots[3] is mismatched, but no finding is about it": put("slots", 3, "state", value="mismatched"),
     "waiting[0] names rank 7 of 4": put("waiting", 0, "who", value=[7, ""]),
     "waiting[1] names rank -1 of 4": put("waiting", 1, "waits_for", value=[[-1, ""]]),
     "waiting[2] names slot 10 of 10": put("waiting", 2, "slots", value=[10]),
@@ -151,7 +151,7 @@ REFERENCES = {
 
 @rows(("problem", "change"), REFERENCES.items(), ids=REFERENCES)
 def test_a_reference_that_leads_nowhere_is_told(problem, change):
-    with pytest.raises(ReportError, match=rf"^the file is no report of ddpsim \(runs\[0\]\.{re.escape(problem)}\), "):
+    with pytest.raises(ReportError, match=rf"^the file is not a ddpsim report \(runs\[0\]\.{re.escape(problem)}\), "):
         from_json(edited(change))
 
 
@@ -160,7 +160,7 @@ def test_a_reference_that_leads_nowhere_is_told(problem, change):
     [
         ({"failing": 2}, "exploration names run 2 of 2"),
         ({"passing": -1}, "exploration names run -1 of 2"),
-        ({"passing": None}, "exploration.difference compares runs that are not there"),
+        ({"passing": None}, "exploration.difference compares runs that do not exist"),
         ({"difference": Difference(10_000, None, "")}, "exploration.difference names event 10000 of "),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_reference_of_an_exploration_that_leads_nowhere_is_told(change, proble
     ],
 )
 def test_a_report_of_nothing_is_told(plain, problem):
-    with pytest.raises(ReportError, match=rf"^the file is no report of ddpsim \({re.escape(problem)}\), expected"):
+    with pytest.raises(ReportError, match=rf"^the file is not a ddpsim report \({re.escape(problem)}\), expected"):
         from_json(json.dumps(plain).encode())
 
 
@@ -194,13 +194,13 @@ NO_JSON = {
 
 @rows("data", NO_JSON.values(), ids=NO_JSON)
 def test_what_is_not_whole_json_is_told(data):
-    with pytest.raises(ReportError, match=r"^the file is not whole JSON \(.*\), expected .*: write it again$"):
+    with pytest.raises(ReportError, match=r"^the file is not valid JSON \(.*\), expected .*: write it again$"):
         from_json(data)
 
 
 @rows("data", [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}'])
 def test_json_that_is_something_else_is_told(data):
-    with pytest.raises(ReportError, match=r"^the file is no report of ddpsim \(.*\), expected .*: check the path$"):
+    with pytest.raises(ReportError, match=r"^the file is not a ddpsim report \(.*\), expected .*: check the path$"):
         from_json(data)
 
 
@@ -223,5 +223,5 @@ def test_a_huge_file_is_refused_before_it_is_looked_at(tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(LARGEST_BYTES + 1)  # takes no room on the disk
-    with pytest.raises(ReportError, match=r"huge\.json has more than 256 MiB, which no reader could show"):
+    with pytest.raises(ReportError, match=r"huge\.json has more than 256 MiB, the limit of a report"):
         read(path)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from ddpsim.reports.document import Document, Finding, Run
-from ddpsim.reports.forms.junit import Case, junit_of, to_junit
+from ddpsim.reports.forms.junit import JunitCase, junit_of, to_junit
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
 from tests.reports.made import exploration
@@ -91,7 +91,7 @@ def test_an_exploration_that_found_nothing_is_unknown_or_passes():
 
 def test_the_counts_of_a_suite():
     states = ["passed"] * 4 + ["failed"] * 3 + ["unknown"] * 2 + ["not run"]
-    cases = [Case(f"case {number}", "ddpsim.torch", state, 0.5) for number, state in enumerate(states)]
+    cases = [JunitCase(f"case {number}", "ddpsim.torch", state, 0.5) for number, state in enumerate(states)]
     (suite,) = parsed(junit_of(cases, name="zoo"))
     assert (suite.name, suite.tests, suite.failures, suite.errors, suite.skipped, suite.time) == ("zoo", 10, 3, 2, 1, 5)
     kinds = [type(each) for case in suite for each in case.result]

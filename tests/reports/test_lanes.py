@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ddpsim import Budget
 from ddpsim.reports.document import MARKS, Finding, Run, Waiting
 from ddpsim.reports.layout.classes import shown_lanes
-from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
+from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, MissingCall, lanes_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
@@ -61,7 +61,7 @@ def test_where_everything_stands(ranks, text, shown, missing, bars):
     stand = ["".join(map(str, columns(lanes, lane))) or "-" for lane in range(ranks)]
     assert stand == shown.split()
     assert lanes.columns == 1 + max([item.column for item in lanes.items] + [column for _, column, _ in missing])
-    assert lanes.missing == tuple(Missing(*each) for each in missing)
+    assert lanes.missing == tuple(MissingCall(*each) for each in missing)
     assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == bars
     arrivals = {(item.lane, item.arrival, item.column) for item in lanes.items}
     assert arrivals >= {bar for bar in bars if bar[2] is not None}
@@ -93,7 +93,7 @@ def thread_meets(story, made, thread):
 def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
     run = missing_rank(4, missing=1, steps=2)
     lanes = lanes_of(run)
-    assert lanes.missing == (Missing(lane=1, column=2, slot=2),)
+    assert lanes.missing == (MissingCall(lane=1, column=2, slot=2),)
     waits = [index for index, event in enumerate(run.events) if event.kind is EventKind.WAIT][-3:]
     assert lanes.bars == tuple(Bar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
     assert [lane.end for lane in lanes.lanes] == ["waiting", "returned", "waiting", "waiting"]
@@ -206,7 +206,7 @@ def test_how_threads_ended():
     [
         (call(0, "broadcast"), call(0), "broadcast", "all_reduce"),
         (replace(call(0), signature="SUM float32[3]"), call(0), "SUM float32[3]", "SUM float32[2]"),
-        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program's own"),
+        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program itself"),
     ],
 )
 def test_the_odd_call_says_what_is_different(mine, others, word, beside):
@@ -280,7 +280,7 @@ def test_ranks_that_did_the_same_share_a_lane():
     lanes = shown_lanes(missing_rank(1024, 21, 3))
     assert [lane.ranks for lane in lanes.lanes] == [tuple(rank for rank in range(1024) if rank != 21), (21,)]
     assert [columns(lanes, lane) for lane in (0, 1)] == [[0, 1, 2, 3], [0, 1, 2]]
-    assert lanes.missing == (Missing(1, 3, 3),)
+    assert lanes.missing == (MissingCall(1, 3, 3),)
     assert len(lanes.bars) == 1
     assert lanes.left_out == 0
 

@@ -19,9 +19,9 @@ from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.spans import spans_of
-from ddpsim.reports.making import result as making_result
-from ddpsim.reports.making.exploration import difference_of, document_of_exploration
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making import result_document as making_result
+from ddpsim.reports.making.exploration_document import difference_of, document_of_exploration
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.choices import Who
@@ -140,7 +140,7 @@ def test_how_each_rank_ended_and_only_who_waits_waits_for_good(run, states):
     lanes = lanes_of(run)
     for_good = sorted(lanes.lanes[bar.lane].who for bar in lanes.bars if bar.end is None)
     assert for_good == sorted(each.who for each in run.waiting)
-    assert ("waits for good" in to_text(Document("t", (run,))).decode()) == bool(waiting)
+    assert ("waits forever" in to_text(Document("t", (run,))).decode()) == bool(waiting)
 
 
 def test_what_ranks_raised_and_wait_for():

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import simulate
-from ddpsim.reports.making.result import document_of
+from ddpsim.reports.making.result_document import document_of
 from ddpsim.simulator.choices import Schedule, Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.replay import Replay

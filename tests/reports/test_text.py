@@ -30,12 +30,12 @@ def test_the_place_of_the_missing_call_is_marked():
     # At construction shapes are compared and parameters sent in two broadcasts of one bucket each; then there is an
     # all_reduce for each of 5 batches, after the first of which buckets are rebuilt by two broadcasts. Rank 1 has 4.
     assert lanes(MISSING) == [
-        "lanes  calls that met stand under each other",
+        "lanes  matched calls are in one column",
         'rank 0  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
         "rank 1  ABBRBBRRR?   returned",
         'rank 2  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
         'rank 3  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
-        "  A all_gather   B broadcast   R all_reduce   = waits for good   ? never came",
+        "  A all_gather   B broadcast   R all_reduce   = waits forever   ? never came",
     ]
 
 
@@ -43,17 +43,17 @@ def test_where_nothing_is_missing_nothing_is_marked():
     lines = lanes("uneven-inputs-without-join-repaired")
     assert not re.search("[?!=]", "".join(lines))
     assert [line.split("  ")[-1] for line in lines[1:5]] == ["returned"] * 4
-    assert "small: by a joined rank, to keep the others going" in lines[-1]
+    assert "small: made by join() on a joined rank" in lines[-1]
 
 
 def test_the_odd_call_is_marked_and_what_differs():
     assert lanes(MISMATCH) == [
-        "lanes  calls that met stand under each other",
+        "lanes  matched calls are in one column",
         'rank 0  A=  waits in all_reduce #0  MAX float32[1]  group "default"',
         'rank 1  !=  waits in broadcast #0  float32[1] root 0  group "default"; differs: broadcast',
         'rank 2  A=  waits in all_reduce #0  MAX float32[1]  group "default"',
         "rank 3  A   stopped",
-        "  A all_reduce   = waits for good   ! differs",
+        "  A all_reduce   = waits forever   ! differs",
     ]
 
 
@@ -61,7 +61,7 @@ def test_messages_are_arrows_and_each_waits_for_the_next():
     waits = "waits in send #0  float32[1]  to rank"
     *rows, legend = lanes(CYCLE)[1:]
     assert rows == [f'rank {rank}  >?=  {waits} {(rank + 1) % 4}  group "default"' for rank in range(4)]
-    assert legend == "  > send   = waits for good   ? never came"
+    assert legend == "  > send   = waits forever   ? never came"
 
 
 def test_a_thread_has_a_lane_below_its_rank():
@@ -97,10 +97,10 @@ def test_of_more_than_16_ranks_those_alike_share_a_row():
         f"rank {rank}" for rank in range(16)
     ]
     assert narrow_lanes(barriers(1024, 3, absent=(7, 9)), 80).plain.splitlines() == [
-        "lanes  calls that met stand under each other",
+        "lanes  matched calls are in one column",
         "ranks 0-6, 8, 10-1023  BBB=  waits in barrier",
         "ranks 7, 9             BB?   returned",
-        "  B barrier   = waits for good   ? never came",
+        "  B barrier   = waits forever   ? never came",
     ]
 
 
@@ -121,7 +121,7 @@ def test_no_line_of_the_lanes_is_wider_than_the_terminal(name, width):
 def test_the_last_columns_are_shown_as_many_as_fit():
     lines = narrow_lanes(barriers(2, 90, absent=(1,)), 60).plain.splitlines()
     # 60 columns less the label of 6, two gaps of 2 and the 16 of "waits in barrier": 34 of 90 calls and the wait.
-    assert lines[0] == "lanes  calls that met stand under each other, the last 34 o\N{HORIZONTAL ELLIPSIS}"
+    assert lines[0] == "lanes  matched calls are in one column, the last 34 of 91 c\N{HORIZONTAL ELLIPSIS}"
     assert lines[1] == f"rank 0  {'B' * 33}=  waits in barrier"
     assert lines[2] == f"rank 1  {'B' * 32}?   returned"
 
@@ -164,7 +164,7 @@ def test_the_order_of_a_report():
 
 def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_the_lanes():
     lines = text_of(parted(), 100).plain.splitlines()
-    start = lines.index("what differs  choice 17 at step 17, after 16 that are the same")
+    start = lines.index("what differs  choice 17 at step 17, after 16 equal choices")
     assert lines[start + 1 : start + 10] == [
         "  before   ...",
         *(f"  before   {number}  rank 2 runs" for number in (13, 14, 15, 16)),
@@ -173,12 +173,14 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
         "  passing  17  rank 0 runs",
         "  then     rank 0 issues all_reduce",
     ]
-    marks = [(lines[index - 1], line) for index, line in enumerate(lines) if line.endswith("here they part, choice 17")]
+    marks = [
+        (lines[index - 1], line) for index, line in enumerate(lines) if line.endswith("runs diverge here, choice 17")
+    ]
     # In the run that failed the event is the return of rank 1, after two calls; in the other, its third call.
     (above, passed), (_, failed) = marks
     assert above.startswith("rank 3  ")
-    assert passed == "          ^ rank 0: here they part, choice 17"
-    assert failed == "         ^ rank 1: here they part, choice 17"
+    assert passed == "          ^ rank 0: runs diverge here, choice 17"
+    assert failed == "         ^ rank 1: runs diverge here, choice 17"
     assert [line for line in text_of(parted(2), 100).plain.splitlines() if line.startswith("  before ")] == [
         "  before   1 to 10  the default each time",
         "  before   11       rank 2 runs",
@@ -189,7 +191,7 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
 def test_what_is_marked_left_of_the_columns_that_are_shown_is_pointed_to():
     made = exploration(steps=200)
     lines = text_of(dataclasses.replace(made, exploration=_parted_at_once(made.exploration)), 60).plain.splitlines()
-    assert sum(line.endswith("  < rank 0: here they part") for line in lines) == 2
+    assert sum(line.endswith("  < rank 0: runs diverge here") for line in lines) == 2
 
 
 def _parted_at_once(explored):
@@ -229,12 +231,12 @@ def disagree(rank):
 
 def test_in_a_tie_each_side_has_a_number_and_brief_lanes_say_no_more_than_how_they_ended():
     assert narrow_lanes(run_of(disagree, 4), 100, is_brief=True).plain.splitlines() == [
-        "lanes  calls that met stand under each other",
+        "lanes  matched calls are in one column",
         "rank 0  1=  waits",
         "rank 1  1=  waits",
         "rank 2  2=  waits",
         "rank 3  2   stopped",
-        "  = waits for good   1 SUM float32[2]   2 MAX float32[2]",
+        "  = waits forever   1 SUM float32[2]   2 MAX float32[2]",
     ]
 
 

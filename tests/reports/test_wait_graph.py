@@ -9,7 +9,7 @@ import pytest
 from ddpsim.reports.document import Finding, Rank, Waiting
 from ddpsim.reports.layout.wait_folding import LARGEST, folded
 from ddpsim.reports.layout.wait_layout import picture_of
-from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, wait_graph_of
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, wait_graph_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
@@ -201,26 +201,26 @@ def test_of_many_threads_the_ring_and_some_who_wait_for_it_are_drawn():
 
 def nodes(count, end="waiting", culprits=()):
     """Ranks that are nodes of their own."""
-    return tuple(Node((Who(rank),), end, rank in culprits) for rank in range(count))
+    return tuple(WaitNode((Who(rank),), end, rank in culprits) for rank in range(count))
 
 
 def test_a_culprit_within_a_long_cycle_stays_with_those_beside_it():
-    edges = tuple(Edge(rank, (rank + 1) % 100, "recv", in_cycle=True) for rank in range(100))
-    graph = folded(WaitGraph(nodes(100, culprits=[50]), edges, tuple(range(100))))
+    edges = tuple(WaitEdge(rank, (rank + 1) % 100, "recv", in_cycle=True) for rank in range(100))
+    graph = folded(DrawnWaitGraph(nodes(100, culprits=[50]), edges, tuple(range(100))))
     assert [node.label for node in graph.nodes] == [
         *("rank 0", "rank 1", "rank 2", "rank 3", "ranks 4-48", "rank 49", "rank 50", "rank 51"),
         *("ranks 52-96", "rank 97", "rank 98", "rank 99"),
     ]
     assert [node.is_culprit for node in graph.nodes] == [number == 6 for number in range(12)]
     assert graph.cycle == tuple(range(12))
-    assert graph.edges == tuple(Edge(number, (number + 1) % 12, "recv", in_cycle=True) for number in range(12))
+    assert graph.edges == tuple(WaitEdge(number, (number + 1) % 12, "recv", in_cycle=True) for number in range(12))
 
 
 def test_who_is_neither_culprit_nor_beside_one_is_folded_by_how_it_ended():
     pairs = nodes(60, culprits=range(1, 60, 2))
     ended = tuple(replace(node, end="returned") if rank % 2 else node for rank, node in enumerate(pairs))
-    edges = tuple(Edge(rank, rank + 1, f"recv #{rank % 4}", in_cycle=False) for rank in range(0, 60, 2))
-    picture = picture_of(WaitGraph(ended, edges))
+    edges = tuple(WaitEdge(rank, rank + 1, f"recv #{rank % 4}", in_cycle=False) for rank in range(0, 60, 2))
+    picture = picture_of(DrawnWaitGraph(ended, edges))
     assert [box.state for box in picture.boxes] == ["waits", "returned"] * 5 + ["25 ranks wait", "25 ranks returned"]
     assert [box.node.is_culprit for box in picture.boxes] == [False, True] * 6
     # From one fold to the other they wait in different calls.
@@ -235,15 +235,15 @@ def test_who_is_neither_culprit_nor_beside_one_is_folded_by_how_it_ended():
 
 @pytest.mark.parametrize(("any_of", "is_any"), [((True, True), True), ((True, False), False)])
 def test_merged_edges_that_say_the_same_say_it_once(any_of, is_any):
-    edges = tuple(Edge(rank, 0, "recv #0", in_cycle=False, any_suffices=any_of[rank % 2]) for rank in range(1, 40))
-    graph = folded(WaitGraph(nodes(40, culprits=[0]), edges))
+    edges = tuple(WaitEdge(rank, 0, "recv #0", in_cycle=False, any_suffices=any_of[rank % 2]) for rank in range(1, 40))
+    graph = folded(DrawnWaitGraph(nodes(40, culprits=[0]), edges))
     assert [node.label for node in graph.nodes] == [f"rank {rank}" for rank in range(10)] + ["ranks 10-39"]
-    assert graph.edges[-1] == Edge(10, 0, "recv #0", in_cycle=False, any_suffices=is_any)
+    assert graph.edges[-1] == WaitEdge(10, 0, "recv #0", in_cycle=False, any_suffices=is_any)
 
 
 def test_where_nobody_is_to_blame_the_one_that_most_wait_for_stays():
-    edges = tuple(Edge(rank, 7, "lock", in_cycle=False) for rank in range(40) if rank != 7)
-    graph = folded(WaitGraph(nodes(40), edges))
+    edges = tuple(WaitEdge(rank, 7, "lock", in_cycle=False) for rank in range(40) if rank != 7)
+    graph = folded(DrawnWaitGraph(nodes(40), edges))
     assert [node.label for node in graph.nodes] == [f"rank {rank}" for rank in range(10)] + ["ranks 10-39"]
 
 
@@ -255,9 +255,9 @@ def test_whatever_is_folded_everybody_is_there_once_and_waits_for_whom_it_waited
     cycle = tuple(draw.sample(range(count), draw.choice([0, 2, 5, 9, count])))
     around = set(pairwise((*cycle, *cycle[:1])))
     ends = ("returned", "raised", "waiting", "stopped", "unknown")
-    everyone = tuple(Node((Who(rank),), draw.choice(ends), draw.random() < 0.3) for rank in range(count))
-    edges = (Edge(*pair, f"call {sum(pair) % 3}", pair in around) for pair in sorted(joined | around))
-    graph = WaitGraph(everyone, tuple(edges), cycle)
+    everyone = tuple(WaitNode((Who(rank),), draw.choice(ends), draw.random() < 0.3) for rank in range(count))
+    edges = (WaitEdge(*pair, f"call {sum(pair) % 3}", pair in around) for pair in sorted(joined | around))
+    graph = DrawnWaitGraph(everyone, tuple(edges), cycle)
     small = folded(graph)
     assert len(small.nodes) <= LARGEST
     assert everybody(small) == everybody(graph)

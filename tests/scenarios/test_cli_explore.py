@@ -110,7 +110,7 @@ def test_the_choice_that_decides_is_told_with_a_run_that_passes(explore, tmp_pat
     assert [line for line in lines if line.startswith(("  failing ", "  passing "))] != []
     replay = next(line for line in lines if line.startswith("  replay  "))
     assert main(replay.split()[2:]) == Status.AS_EXPECTED  # it passes
-    assert "here they part, choice " in (tmp_path / "found" / "report.txt").read_text()
+    assert "runs diverge here, choice " in (tmp_path / "found" / "report.txt").read_text()
     capsys.readouterr()
     status, out, _ = explore("own.py:racy", "--world-size", "3", "--policy", "random", "--seed", "4")
     assert ("what differs" in out) == (status == Status.OTHERWISE)

@@ -43,7 +43,7 @@ def test_a_report_of_a_pipe_is_refused_at_once(ddpsim):
     os.mkfifo("pipe")
     status, _, err = ddpsim("report", "pipe")
     assert status == 2
-    assert err == "ddpsim: pipe is no file, expected a result.json that --report wrote: name that\n"
+    assert err == "ddpsim: pipe is not a regular file, expected a result.json that --report wrote: give that file\n"
 
 
 def test_options_after_a_program_that_refuses_or_ignores_them(write, capsys, tmp_path, monkeypatch):

@@ -60,14 +60,14 @@ def test_a_run_is_reported(ddpsim):
 
 def test_lanes_stand_under_what_was_found(ddpsim):
     plain, drawn = (ddpsim("run", MISSING, *words)[1].splitlines() for words in ((), ("--lanes",)))
-    first = drawn.index("lanes  calls that met stand under each other")
+    first = drawn.index("lanes  matched calls are in one column")
     assert drawn[1:first] == plain[1:-1]  # but for the head, which has the time
     assert drawn[first + 1 : -1] == [
         "rank 0  ABBRBBRRRR=  waits",
         "rank 1  ABBRBBRRR?   returned",
         "rank 2  ABBRBBRRRR=  waits",
         "rank 3  ABBRBBRRRR=  waits",
-        "  A all_gather   B broadcast   R all_reduce   = waits for good   ? never came",
+        "  A all_gather   B broadcast   R all_reduce   = waits forever   ? never came",
         "",
     ]
     assert drawn[-1] == plain[-1]

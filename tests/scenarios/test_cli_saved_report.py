@@ -68,17 +68,17 @@ def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
 def test_what_is_no_report_is_told_in_one_line(ddpsim, saved):
     whole = saved.read_bytes()
     files = {
-        "cut.json": (whole[:1000], r"cut.json is not whole JSON \(Input data was truncated\), expected a result"),
+        "cut.json": (whole[:1000], r"cut.json is not valid JSON \(Input data was truncated\), expected a result"),
         "new.json": (
             whole.replace(b'"version":1}', b'"version":7}'),
             f"new.json has version 7, this ddpsim reads {VERSION}: write it again with this ddpsim, or read it",
         ),
-        "own.json": (b'{"name": 1}', "own.json is no report of ddpsim .*, expected a result.json that --report"),
-        "page.html": (b"<!doctype html>", "page.html is not whole JSON .*, expected a result.json that --report"),
-        "empty.json": (b"", "empty.json is not whole JSON .*, expected a result.json that --report"),
+        "own.json": (b'{"name": 1}', "own.json is not a ddpsim report .*, expected a result.json that --report"),
+        "page.html": (b"<!doctype html>", "page.html is not valid JSON .*, expected a result.json that --report"),
+        "empty.json": (b"", "empty.json is not valid JSON .*, expected a result.json that --report"),
         "index.json": (
             whole.replace(b'"issues":[', b'"issues":[999,'),
-            "index.json is no report of ddpsim .*999 of 122",
+            "index.json is not a ddpsim report .*999 of 122",
         ),
     }
     for name, (data, message) in files.items():

@@ -119,7 +119,7 @@ function callRows(run, call) {
     ["origin", run.textOf(call, "origin") || "the program itself"],
     ["bucket", calls.bucket[call] === null ? "" : String(calls.bucket[call])],
     ["parameters", calls.parameters[call].map(textAt).join(", ")],
-    ["shadow", calls.shadow[call] ? "made on a joined rank to keep the others going" : ""],
+    ["shadow", calls.shadow[call] ? "made by join() on a joined rank, to answer the others" : ""],
   ];
 }
 
@@ -131,7 +131,7 @@ function messageText(run, call, peer) {
 /** Where a rank went that never made a call. @param {Run} run @param {number} lane @returns {[string, string][]} */
 function insteadRows(run, lane) {
   const { end, text } = run.lanes[lane];
-  const words = { waiting: "waits for good: ", raised: "raised " };
+  const words = { waiting: "waits forever: ", raised: "raised " };
   const last = run.lastEvent(lane, (event) => run.kinds[event] === "i");
   const over = run.lastEvent(lane, (event) => "rx".includes(run.kinds[event]));
   const what = end in words ? `${words[end]}${textAt(text)}` : END_WORDS[end];

@@ -37,7 +37,7 @@ class Drawing {
       ...new Messages(this).layers(),
       ...this.marks(),
       ...this.cells(),
-      ...this.parting(),
+      ...this.difference(),
     );
     const margins = new Margins(this);
     return [svg("defs", {}, hatching(name), ...clips), margins.heads(), body, ...margins.labels(), ...margins.ends()];
@@ -204,15 +204,15 @@ class Drawing {
   }
 
   /** Where the failing and the passing run of an exploration part. */
-  parting() {
+  difference() {
     const { run, geometry } = this;
     if (run.marked === null || !geometry.rowOf.has(run.eventLane[run.marked])) return [];
     const x = geometry.x(run.columnOf(run.marked));
     const y = geometry.y(run.eventLane[run.marked]);
     const half = Math.max(7, geometry.radius * 1.6);
-    const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
+    const box = svg("rect", { class: "difference", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
     const left = Math.max(geometry.label, Math.min(x - half, geometry.edge - LETTER_WIDTH * DATA.mark.length));
-    return [box, svg("text", { class: "word parting-word", x: left, y: y + half + 11 }, DATA.mark)];
+    return [box, svg("text", { class: "word difference-word", x: left, y: y + half + 11 }, DATA.mark)];
   }
 
   /** @param {number} cell @param {Pen} pen @param {SVGElement[]} single */

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.reports.test_opening import long_run
 
 from ddpsim.reports.document import Document, Finding, Rank, Site
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
 from tests.reports.made import Story, call, message, missing_rank, of_own_size, parted
-from tests.reports.test_opening import long_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
@@ -68,7 +68,7 @@ def test_lanes_of_a_mesh_stand_in_bands(open_run):
 
 def test_folded_columns_are_one_click_away(open_run):
     report = open_run(long_run(60))
-    assert report.texts(".drawing .fold text") == ["steps 5 to 50", "alike on all ranks"]
+    assert report.texts(".drawing .fold text") == ["steps 5 to 50", "the same on all ranks"]
     assert report.count(".drawing .call") == 2 * (61 - 46) - 1
     report.page.locator(".fold").click()
     assert report.count(".drawing .fold") == 0
@@ -135,6 +135,6 @@ def test_a_phone_shows_the_calls_that_differ_before_a_rank_that_has_not_come_yet
 def test_where_two_runs_part_is_said_in_full_on_a_phone(open_report):
     report = open_report(parted(), **PHONE)
     for number in (0, 1):
-        frame, word = report.box(".lanes", number), report.box(".parting-word", number)
+        frame, word = report.box(".lanes", number), report.box(".difference-word", number)
         assert frame["x"] < word["x"]
         assert word["x"] + word["width"] < frame["x"] + frame["width"] - 60  # how ranks ended stands there

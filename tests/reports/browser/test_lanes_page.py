@@ -31,7 +31,7 @@ def test_the_slot_that_never_filled_is_highlighted_and_nothing_where_nothing_is_
         is_wrong = name == MISSING
         assert report.texts(f"{WIDE} .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"] * is_wrong
         assert (report.count(f"{WIDE} .wait"), report.count(".waits .in-cycle")) == (is_wrong, 0)
-        assert report.count(".parting") == 0  # there is no other run
+        assert report.count(".difference") == 0  # there is no other run
         if is_wrong:
             assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
             missing = report.box(".drawing .missing .box")
@@ -68,10 +68,10 @@ def test_who_only_waits_is_not_as_red_as_who_is_missing(open_report):
 
 
 LEGENDS = {
-    RING: ["collective", "new group", "never matched, missing", "waits for good"],
+    RING: ["collective", "new group", "never matched, missing", "waits forever"],
     ODD: [
         *("collective (b0: bucket 0)", "with a root", "barrier", "optimizer step"),
-        *("differs from the others", "the others it met", "waits for good"),
+        *("differs from the others", "the other calls of its slot", "waits forever"),
     ],
 }
 
@@ -93,7 +93,7 @@ def test_a_thread_has_a_lane_of_its_own(open_report):
     report = open_report(document(THREADS))
     labels = [text.removesuffix(text[len(text) // 2 :]) for text in report.texts(".drawing .label")]
     assert labels[:4] == ["rank 0", "\N{BOX DRAWINGS LIGHT UP AND RIGHT} reporter", "rank 1", labels[1]]
-    assert "note, such as who joined, or a thread that began" in report.texts(".legend span")
+    assert "note, such as a rank that joined or a thread that began" in report.texts(".legend span")
 
 
 DASHES = "all => all.map(each => getComputedStyle(each).strokeDasharray)"
@@ -108,7 +108,7 @@ def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_run):
     assert [behind["x"] > before["x"], behind["y"] < before["y"]] == [True, True]
     assert report.count(".waits .wait.in-cycle") == 8 == report.count(".waits .wait")
     assert len(set(report.look(".waits .wait", "all => all.map(each => getComputedStyle(each).stroke)"))) == 1
-    assert report.texts(".waits figcaption") == ["A dashed pile stands for several; ddpsim report --dot draws all 64."]
+    assert report.texts(".waits figcaption") == ["A dashed box is several nodes; ddpsim report --dot draws all 64."]
     figure, picture = report.box(".waits"), report.box(".waits svg")
     assert picture["height"] < figure["height"]  # all of it is in view: no scroll bar
     report = open_run(ring(24))
@@ -396,7 +396,7 @@ def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(o
     for rank, marks in ((100, 0), (5, 1)):
         parted = replace(explored, difference=replace(explored.difference, failing=of_rank[rank], passing=None))
         report = open_report(Document("parted", (run, run), exploration=parted))
-        assert report.section().locator(".parting-word").count() == marks
+        assert report.section().locator(".difference-word").count() == marks
 
 
 def test_ranks_that_differ_but_have_no_lane_are_counted(open_run):

@@ -64,7 +64,7 @@ def test_the_whole_text_unfolds(open_report):
 
 def test_a_run_without_a_trace_says_so(open_report):
     report = open_report(without_trace())
-    assert report.texts(".no-trace") == ["There is no trace: nothing recorded what each rank did when."]
+    assert report.texts(".no-trace") == ["There is no trace: no record of what each rank did."]
     assert report.count(".drawing") == 0
     assert report.texts(".summary code") == ["deadlock.missing_rank"]
 
@@ -84,7 +84,7 @@ def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
 def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
     report = open_report(exploration(steps=300))
     for number, sign in enumerate((".mark.return", ".call[data-cell='1200']")):
-        frame, marked = report.box(".lanes", number), report.box(".parting", number)
+        frame, marked = report.box(".lanes", number), report.box(".difference", number)
         assert centre(marked) == pytest.approx(centre(report.box(f".drawing {sign}", number)), abs=0.5)
         assert frame["x"] + 100 < centre(marked)[0] < frame["x"] + frame["width"] - 100
 
@@ -97,11 +97,11 @@ def test_the_choices_before_the_one_that_differs_open_with_one_click(open_report
     assert table.is_visible()
     rows = [row.split("\t") for row in table.locator("tr").all_inner_texts()]
     assert rows[:3] == [
-        ["choice", "step", "chosen", "not"],
+        ["choice", "step", "chosen", "not chosen"],
         ["1 to 10", "0", "the default each time", ""],
         ["11", "11", "rank 2 runs", "ranks 0, 1"],
     ]
-    assert report.texts(".parting-word") == ["here they part, choice 17"] * 2
+    assert report.texts(".difference-word") == ["runs diverge here, choice 17"] * 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

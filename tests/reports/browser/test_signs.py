@@ -77,7 +77,7 @@ def test_the_details_of_a_missing_call_say_that_the_rank_returned(open_run):
 @pytest.mark.parametrize(
     ("met", "end", "text", "instead", "last"),
     [
-        ("", "waiting", 'recv #0  group "default"', 'waits for good: recv #0  group "default"', "none"),
+        ("", "waiting", 'recv #0  group "default"', 'waits forever: recv #0  group "default"', "none"),
         ("", "raised", "ValueError: no", "raised ValueError: no", "none"),
         ("1:01 ", "stopped", "", "stopped", 'all_reduce #0 on group "1", in event 3'),  # its own group, of several
     ],
@@ -125,7 +125,7 @@ FOLLOWING = call(0, phase="following", origin="following (shadow)", is_shadow=Tr
             *([], ["all_reduce bucket 0", "\N{NOT EQUAL TO} broadcast rebuild"]),
         ),
         ((BUCKET, BUFFERS), ["all_reduce bucket 0 / buffers"], ["bucket 0", "\N{NOT EQUAL TO} buffers"]),
-        ((BUCKET, call(0)), ["all_reduce bucket 0 / program"], ["DDP", "\N{NOT EQUAL TO} the program's own"]),
+        ((BUCKET, call(0)), ["all_reduce bucket 0 / program"], ["DDP", "\N{NOT EQUAL TO} the program itself"]),
         # A call that only follows the others has no purpose of its own.
         ((FOLLOWING, call(0)), ["all_reduce"], None),
         ((FOLLOWING, BUFFERS), ["all_reduce buffers"], None),
@@ -183,7 +183,7 @@ def test_a_shadow_that_differs_is_a_shadow_in_the_colour_of_trouble(open_run):
     assert (odd[0], odd[2]) == (stroke, "none")
     for sign in (".ring:not(.other)", ".ring.other"):  # both are in the legend
         assert report.look(f".legend {sign}", STYLE) == report.look(f".drawing {sign}", STYLE) != []
-    assert report.texts(".legend span")[-2:] == ["differs from the others", "the others it met"]
+    assert report.texts(".legend span")[-2:] == ["differs from the others", "the other calls of its slot"]
 
 
 STROKES = "all => [...new Set(all.map(each => getComputedStyle(each).stroke))].sort()"

@@ -12,10 +12,10 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial
 
 from ddpsim.reports.document import Document, Site
+from ddpsim.reports.forms.finding_cards import finding_cards_of
+from ddpsim.reports.forms.first_difference import first_difference_of
 from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.opening import opening_of
-from ddpsim.reports.forms.parting import parting_of
-from ddpsim.reports.forms.view import colours_of
+from ddpsim.reports.forms.page_data import colours_of
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.near_misses import near_misses
@@ -26,8 +26,8 @@ from tests.reports.made import Story, call, exploration, missing_rank, parted
 
 def present(run, finding=0):
     """Who is at each line, as (the text of the line, [(role, who, what)])."""
-    card = opening_of(run).cards[finding]
-    return [(marked(place), [tuple(each) for each in place.place.present]) for place in card.places]
+    card = finding_cards_of(run).cards[finding]
+    return [(marked(place), [tuple(each) for each in place.code_line.present]) for place in card.code_lines]
 
 
 def marked(place):
@@ -115,7 +115,7 @@ def test_who_has_only_not_come_yet_where_others_disagree_is_not_marked_as_the_ca
     assert [run.slots[index].missing for index in colours_of(run)] == [(0,)]
     assert set(colours_of(run).values()) == {1}
     page = to_html(Document("rows", (run,))).decode()
-    assert "still open, not come yet" in page
+    assert "not matched yet, still missing" in page
     assert "never matched, missing" not in page
     assert "never matched, missing" in to_html(Document("missing", (run_of(returns_early, 3),))).decode()
 
@@ -169,7 +169,7 @@ def test_an_error_opens_with_the_line_that_raised_and_what_follows_repeats_no_li
         ('raise ValueError("broken sample")', [("culprit", "rank 1", "raised ValueError: broken sample")]),
         ("dist.barrier()", [("waits", "ranks 0, 2", "waiting in barrier #0")]),
     ]
-    assert [str(each.finding.code) for each in opening_of(run).cards] == ["rank_error", "deadlock.dead_rank"]
+    assert [str(each.finding.code) for each in finding_cards_of(run).cards] == ["rank_error", "deadlock.dead_rank"]
     assert present(run, 1) == []
 
 
@@ -189,27 +189,27 @@ def test_no_sentence_of_a_finding_stands_twice_but_in_the_text_that_is_folded():
 
 
 def test_of_replicas_that_differ_the_values_stand_in_the_opening_view():
-    (card, *_) = opening_of(document("loss-scale-differs").runs[0]).cards
+    (card, *_) = finding_cards_of(document("loss-scale-differs").runs[0]).cards
     assert len(card.values) == 4
     assert card.values[1].startswith("rank 1  weight[0, 0] = ")
 
 
 def test_where_two_runs_part_each_side_has_its_line_and_what_follows():
     shown = exploration()
-    parting = parting_of(shown)
-    assert parting.shared == shown.exploration.difference.failing
-    assert parting.before == "rank 3 goes on after all_reduce #1" or parting.before.startswith("rank ")
-    assert [side.line.label for side in parting.sides] == ["failing", "passing"]
-    assert [len(side.following) for side in parting.sides] == [3, 3]
+    difference = first_difference_of(shown)
+    assert difference.shared == shown.exploration.difference.failing
+    assert difference.before == "rank 3 continues after all_reduce #1" or difference.before.startswith("rank ")
+    assert [side.line.label for side in difference.sides] == ["failing", "passing"]
+    assert [len(side.following) for side in difference.sides] == [3, 3]
     # The call of made.py has no source of its own in the run that passed: a name and a line are enough.
-    assert [side.site and side.site.short for side in parting.sides] == [None, "train.py:2"]
-    assert parting_of(document(MISSING)) is None
+    assert [side.site and side.site.short for side in difference.sides] == [None, "train.py:2"]
+    assert first_difference_of(document(MISSING)) is None
 
 
 def test_the_choices_before_the_one_that_differs_are_folded_away_and_it_opens_each_side():
     page = to_html(parted()).decode()
-    assert page.count('<details class="choices"><summary>the 16 choices before it, the same in both</summary>') == 1
-    assert "A run that passes is the same up to choice 17, which comes after " in page
+    assert page.count('<details class="choices"><summary>the 16 choices before it, equal in both runs</summary>') == 1
+    assert "A passing run is identical until choice 17, after " in page
     for label, chosen, event in [
         ("failing", "rank 1 goes on", "rank 1 returns"),
         ("passing", "rank 0 runs", "rank 0 issues all_reduce"),
@@ -219,11 +219,11 @@ def test_the_choices_before_the_one_that_differs_are_folded_away_and_it_opens_ea
             for word, text in ((label, chosen), ("then", event))
         ]
         assert re.search(r"\s*".join(map(re.escape, lines)), page), label
-    assert '"mark":"here they part, choice 17"' in page
+    assert '"mark":"runs diverge here, choice 17"' in page
     plain = to_html(exploration()).decode()
     assert 'class="choices"' not in plain
-    assert "What differs first between a run that failed and one that passed comes after" in plain
-    assert '"mark":"here they part"' in plain
+    assert "The first difference between a failing and a passing run comes after" in plain
+    assert '"mark":"runs diverge here"' in plain
 
 
 def long_run(steps):
@@ -241,7 +241,7 @@ def test_columns_that_tell_nothing_are_folded_far_from_what_does():
     run = long_run(60)
     # A step ends behind its column, counted from 1. Of 61 columns, the last of which has the call that is missing,
     # 4 stay at the beginning and 10 before it.
-    assert folds_of(run, lanes_of(run)) == (Fold(4, 49, "steps 5 to 50", "alike on all ranks"),)
+    assert folds_of(run, lanes_of(run)) == (Fold(4, 49, "steps 5 to 50", "the same on all ranks"),)
     assert folds_of(long_run(39), lanes_of(long_run(39))) == ()  # so many are shown
 
 
@@ -251,7 +251,7 @@ def test_folded_columns_in_which_not_all_ranks_meet_are_not_called_alike():
         story.meet(call(step, group="a"), (0, 1))
         story.meet(call(step, group="b"), (2, 3))
     run = story.run()
-    assert [fold.why for fold in folds_of(run, lanes_of(run))] == ["all calls met"]
+    assert [fold.why for fold in folds_of(run, lanes_of(run))] == ["all calls matched"]
 
 
 def test_around_what_an_exploration_points_at_nothing_is_folded():

@@ -1,4 +1,4 @@
-"""A document of an exploration: its outcomes, the first execution that failed, and one that passed to compare with."""
+"""Makes the document of an exploration: outcomes, the first failing execution, and a passing one to compare."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
-from ddpsim.reports.making.result import events_left_out, run_of
-from ddpsim.reports.making.versions import environment
+from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
@@ -19,7 +18,7 @@ from ddpsim.simulator.transcript import Choice, event_text
 from ddpsim.simulator.wording import rank_list
 
 _MOST_BEFORE = 200
-"""So many rows of choices before the one that differs are kept."""
+"""The number of rows of choices that are kept before the first choice that differs."""
 
 
 def document_of_exploration(
@@ -31,9 +30,9 @@ def document_of_exploration(
     conclusion: str = "",
     parting: Parting | None = None,
 ) -> Document:
-    """A document with the exploration and the runs that stand for it: one that failed, one that passed.
+    """Return a document with the exploration and two of its runs: a failing and a passing one.
 
-    `parting` is where these two part, if it was looked for.
+    `parting` is the first choice in which these two differ, if it was searched for.
     """
     runs: list[Run] = []
 
@@ -66,7 +65,7 @@ def document_of_exploration(
 
 
 def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None) -> Difference | None:
-    """The first event that two traces do not share, with the choice that led there; None if they are equal."""
+    """Return the first event that differs in two traces, with the choice that led to it; None if they are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
     if shared is None:
@@ -85,7 +84,7 @@ def _with_choices(difference: Difference, parting: Parting) -> Difference:
 
 
 def _rows(choices: Sequence[Choice]) -> Iterator[Chosen]:
-    """A row for each choice; those in a row that took the default share one."""
+    """Yield a row for each choice; consecutive choices that took the default share a row."""
     for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
         numbered = list(same)
         yield from [_chosen(numbered)] if is_default else (_chosen([each]) for each in numbered)
@@ -102,7 +101,7 @@ def _chosen(numbered: Sequence[tuple[int, Choice]]) -> Chosen:
 
 
 def _index(trace: Trace, index: int) -> int | None:
-    """The index of an event in the run of a document; None if it is not there."""
+    """Return the index of an event in the document's run; None if the document leaves the event out."""
     first = events_left_out(trace)
     return index - first if first <= index < len(trace) else None
 

@@ -1,4 +1,4 @@
-"""The characters by which the narrow lanes tell calls apart, and what they stand for."""
+"""The letter of each kind of call in lanes that are drawn as text, and the legend that explains the letters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Kind = tuple[str, str]
 
 
 def kind_of(call: Call) -> Kind:
-    """What shares a character."""
+    """Return the kind of a call: calls of a kind have the same letter."""
     return call.operation, call.group
 
 
 def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
-    """A capital for each kind of collective, of its own name where that is free; messages are arrows."""
+    """Return a capital for each kind of collective, from its name if possible; sends and receives are arrows."""
     found: dict[Kind, str] = {}
     taken = set[str]()
     for call in calls:
@@ -36,14 +36,14 @@ def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
 
 
 def _candidates(operation: str) -> Iterator[str]:
-    """The initials of its words, its other letters, then any."""
+    """Yield the initials of the operation's words, then its other letters, then the alphabet."""
     name = operation.upper()
     initials = [word[0] for word in name.split("_") if word]
     yield from (letter for letter in (*initials, *name, *ascii_uppercase) if letter in ascii_uppercase)
 
 
 def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[str]) -> list[str]:
-    """What the characters shown stand for, in an order that does not depend on where they stand."""
+    """Return the meaning of each character that is shown, in the order of `calls`."""
     seen, kinds = set(shown), {kind_of(call): None for call in calls}
     groups = {group for _, group in kinds}
     names: dict[str, list[str]] = {}
@@ -55,6 +55,6 @@ def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[s
         if letter in seen or letter.lower() in seen:
             entries.append(f"{letter} {'others' if letter == OTHER else ', '.join(named)}")
     if any(letter.islower() for letter in seen):
-        entries.append("small: by a joined rank, to keep the others going")
-    words = {LATE: "waits for others", WAITS: "waits for good", MISSING: "never came", ODD: "differs"}
+        entries.append("small: made by join() on a joined rank")
+    words = {LATE: "waits for others", WAITS: "waits forever", MISSING: "never came", ODD: "differs"}
     return entries + [f"{sign} {text}" for sign, text in words.items() if sign in seen]

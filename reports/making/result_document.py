@@ -1,14 +1,15 @@
-"""A document of one run, made from its result. What the result does not know, the caller says."""
+"""Makes the document of one run from its result."""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
 from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
-from ddpsim.reports.making.versions import environment
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Origin
 from ddpsim.simulator.events import Event as TraceEvent
@@ -20,8 +21,8 @@ from ddpsim.simulator.waits import CallWait
 from ddpsim.simulator.waits import Waiting as Waited
 
 MOST_EVENTS = 2_000_000
-"""Of a longer trace a document has the last ones: what went wrong stands at the end, and a program that goes on and on
-until its budget is spent leaves more than anything can show."""
+"""Of a longer trace, a document has only this many last events, since a failure is at the end. A program that runs
+until its budget is used up records more than any form can show."""
 
 
 def document_of(
@@ -33,13 +34,13 @@ def document_of(
     conclusion: str = "",
     seconds: float | None = None,
 ) -> Document:
-    """A document with this run. `name` is by default what the result calls its program; `seconds` is wall time."""
+    """Return a document with this run. The default name is the result's program; `seconds` is wall time."""
     run = replace(run_of(result, name=name, how=how), is_expected=is_expected, conclusion=conclusion, seconds=seconds)
     return Document(run.name, (run,), environment=environment())
 
 
 def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
-    """The run of a result, for a document of several, which are not judged one by one."""
+    """Return the run of a result, for a document of several runs that are not judged one by one."""
     making = _Making(result)
     return Run(
         name=name or result.program,
@@ -64,19 +65,19 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
 
 
 def events_left_out(trace: Trace) -> int:
-    """How many events of a trace come before those that a document has."""
+    """Return the number of events of a trace before the first that a document has."""
     return max(0, len(trace) - MOST_EVENTS)
 
 
 class _Making:
-    """The parts of a run that refer to each other by index, made in one pass over the events."""
+    """Makes the tables of a run that refer to each other by index, in one pass over the events."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
         self.sites = Sites()
         self._calls: dict[Call, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        """The same by the calls as they were issued, but for their ranks."""
+        """Index into the run's calls, by a call of the trace without its rank."""
         self._met = Slots()
         last = islice(result.trace, events_left_out(result.trace), None)
         self.events = tuple(self._event(index, event) for index, event in enumerate(last))
@@ -143,7 +144,7 @@ class _Making:
         return Waiting(who, text, self.sites.index(wait.site), (), waited.waits_for, waited.any_suffices)
 
     def ranks(self) -> tuple[Rank, ...]:
-        """How each rank ended."""
+        """Return how each rank ended."""
         ended = {
             event.rank: event.kind
             for event in self._result.trace
@@ -166,7 +167,7 @@ class _Making:
 
 
 def _phase(origin: Origin) -> str:
-    """What a call is for, where there is room for a word or two: `activations 2` for those of that micro-batch."""
+    """Return the purpose of a call in a word or two, such as `activations 2` for those of micro-batch 2."""
     if origin.part is not None:
         return origin.part.what.replace(" of micro-batch", "").removeprefix("unit ")
     return "" if origin.is_programs else origin.phase.value
@@ -178,3 +179,16 @@ def _error_text(error: BaseException) -> str:
     except Exception:  # its text is the user's code
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def environment() -> dict[str, str]:
+    """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
+    found = {"ddpsim": _version("ddpsim"), "torch": _version("torch"), "python": platform.python_version()}
+    return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

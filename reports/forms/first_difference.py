@@ -1,4 +1,4 @@
-"""Where a run that failed and one that passed part, side by side: what was chosen in each, and what came of it."""
+"""The point at which a failing and a passing run diverge: what each run chose there, and what followed."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from ddpsim.reports.printable import VERBS, printable
 from ddpsim.simulator.wording import Line
 
 _FOLLOWING = 3
-"""So many events after it are told."""
+"""The number of later events that are shown."""
 _LAST = 4
-"""So many rows of the choices before it are told on a terminal."""
-HERE = "here they part"
+"""The number of rows of earlier choices that a terminal shows."""
+DIVERGE_HERE = "runs diverge here"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What one of the runs did."""
+class DifferenceSide:
+    """What one of the two runs did at that point."""
 
     line: Line
-    """Which run, and its first event of its own."""
+    """The name of the run, and its first event that differs."""
     chosen: Chosen | None
-    """The choice that led there, if it was looked for."""
+    """The choice that led to the event, if it was searched for."""
     site: Site | None
     source: tuple[SourceLine, ...]
     following: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """The first choice that differs."""
+class FirstDifference:
+    """The point at which two runs diverge."""
 
     shared: int
-    """So many events are the same in both."""
+    """The number of events that are equal in both runs."""
     before: str
-    """The last of them; "" if there is none."""
+    """The last of these events; "" if there is none."""
     choices: tuple[Chosen, ...]
-    """The choices that are the same in both; several that took the default as one."""
-    sides: tuple[Side, ...]
-    """That of the run that failed, and that of the run that passed."""
+    """The choices that are equal in both; consecutive choices that took the default are one."""
+    sides: tuple[DifferenceSide, ...]
+    """The failing run, then the passing run."""
 
 
-def parting_of(document: Document) -> Parting | None:
-    """Where the two runs of an exploration part; None if there are no two, or nothing differs."""
+def first_difference_of(document: Document) -> FirstDifference | None:
+    """Return the point at which the two runs of an exploration diverge; None without two runs that differ."""
     explored = document.exploration
     if explored is None or explored.difference is None or explored.failing is None or explored.passing is None:
         return None
@@ -61,11 +61,11 @@ def parting_of(document: Document) -> Parting | None:
         ((run, index) for run, index in zip(runs, indices, strict=True) if index is not None), (runs[0], 0)
     )
     before = _text(run, run.events[index - 1]) if index else ""
-    return Parting(index + run.events_left_out, before, explored.difference.before, sides)
+    return FirstDifference(index + run.events_left_out, before, explored.difference.before, sides)
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
-    """For the runs of an exploration, the event where they part."""
+    """Return the event at which the runs of an exploration diverge, by the index of the run."""
     explored = document.exploration
     if explored is None or explored.difference is None:
         return {}
@@ -74,14 +74,14 @@ def marked_events(document: Document) -> dict[int, int | None]:
 
 
 def mark_text(document: Document) -> str:
-    """What stands at that event in the lanes."""
+    """Return the text for that event in the lanes."""
     explored = document.exploration
     chosen = None if explored is None or explored.difference is None else explored.difference.choices
-    return f"{HERE}, choice {chosen[0].first:,}" if chosen else HERE
+    return f"{DIVERGE_HERE}, choice {chosen[0].first:,}" if chosen else DIVERGE_HERE
 
 
-def parting_lines(document: Document) -> list[str]:
-    """Where the two runs part, for a terminal; [] if they do not."""
+def difference_lines(document: Document) -> list[str]:
+    """Return lines for a terminal that say where the two runs diverge; [] if they do not."""
     explored = document.exploration
     if explored is None or explored.difference is None:
         return []
@@ -102,7 +102,7 @@ def parting_lines(document: Document) -> list[str]:
 
 
 def _difference_head(chosen: Chosen) -> str:
-    after = f", after {chosen.first - 1:,} that are the same" if chosen.first > 1 else ""
+    after = f", after {chosen.first - 1:,} equal choices" if chosen.first > 1 else ""
     return f"what differs  choice {chosen.first:,} at step {chosen.step:,}{after}"
 
 
@@ -111,16 +111,16 @@ def _numbers(chosen: Chosen) -> str:
 
 
 def _replay_of(document: Document) -> str:
-    """How to see the run that passed."""
+    """Return the replay command of the passing run."""
     explored = document.exploration
     return "" if explored is None or explored.passing is None else document.runs[explored.passing].replay
 
 
-def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> Side:
+def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> DifferenceSide:
     if index is None:
-        return Side(line, chosen, None, (), ())
+        return DifferenceSide(line, chosen, None, (), ())
     site = _site(run, run.events[index])
-    return Side(line, chosen, site, () if site is None else excerpt(site), tuple(_following(run, index)))
+    return DifferenceSide(line, chosen, site, () if site is None else excerpt(site), tuple(_following(run, index)))
 
 
 def _site(run: Run, event: Event) -> Site | None:

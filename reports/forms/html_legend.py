@@ -1,16 +1,16 @@
-"""Which signs the lanes of a run show, for the legend below them."""
+"""Finds the signs that the lanes of a run contain, for the legend of the HTML page."""
 
 from __future__ import annotations
 
 from ddpsim.reports.document import MARKS, Run
-from ddpsim.reports.forms.view import FAMILIES, colours_of, family_of
+from ddpsim.reports.forms.page_data import FAMILIES, colours_of, family_of
+from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.mismatches import differing_calls
-from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.events import EventKind
 
 
 def signs_of(run: Run) -> frozenset[str]:
-    """The names of the signs that occur: families of calls, kinds of marks, and what is highlighted."""
+    """Return the names of the signs that occur: families of calls, kinds of marks, and highlights."""
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     differing = differing_calls(run).values()

@@ -1,6 +1,6 @@
-"""The places in the program that a finding speaks of, with who is there and what for: what one reads first.
+"""Finds the lines of the program that a finding is about, with the ranks at each line and what they did there.
 
-Each line of the program is there once, the one that is to blame first. Whoever only waits is told apart from it.
+Each line is listed once, the line to blame first. Ranks that only wait have a role of their own.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import rank_list
 
 CULPRIT, WAITS, OTHER = "culprit", "waits", "other"
-"""Roles: who is to blame, who only waits, whom a culprit met. Of sides that may each be wrong: side0, side1."""
+"""Roles of ranks at a line: to blame, only waiting, matched with a culprit. Sides of a mismatch are side0, side1."""
 _MOST_PRESENT = 4
 SIDES = 4
-"""Of more sides than these, the fifth looks like the first."""
+"""The number of colours for sides; the fifth side looks like the first."""
 
 
-class Presence(NamedTuple):
-    """Ranks that are at a place."""
+class RanksAtLine(NamedTuple):
+    """Ranks at a line of the program."""
 
     role: str
     who: str
-    """Such as "ranks 0, 2" or "rank 1, thread reader"."""
+    """The ranks or threads, such as "ranks 0, 2" or "rank 1, thread reader"."""
     text: str
-    """What they did there, in words that fit one rank and many; "" if there is no more to say."""
+    """What they did there, in words for one rank or several; may be ""."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A line of the program, with who is there."""
+class CodeLine:
+    """A line of the program, with the ranks at it."""
 
     site: int | None
-    """Index into the run's sites; None where nobody knows the line."""
+    """Index into the run's sites; None if the line is unknown."""
     caller: int | None
-    """Of the line that called it, from another file."""
-    present: tuple[Presence, ...]
+    """Index of the line in another file that called it."""
+    present: tuple[RanksAtLine, ...]
 
     @property
     def role(self) -> str:
-        """That of the first who is there, which is the strongest."""
+        """The role of the first ranks at the line, which is the most important."""
         return self.present[0].role
 
 
 class _There(NamedTuple):
-    """One rank, or thread, at a line."""
+    """One rank or thread at a line."""
 
     role: str
     text: str
@@ -58,8 +58,8 @@ class _There(NamedTuple):
     caller: int | None = None
 
 
-def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
-    """The lines that a finding speaks of, that of the culprits first; () where no line is known."""
+def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
+    """Return the lines that a finding is about, that of the culprits first; () if no line is known."""
     there = list(_in_mismatch(run, finding) if finding.is_mismatch else _culprits(run, finding))
     if finding is run.leading and not finding.is_mismatch:
         there += _waiters(run, set(finding.ranks))
@@ -68,7 +68,7 @@ def places_of(run: Run, finding: Finding) -> tuple[Place, ...]:
     return tuple(_gathered(run, (each for each in there if each.site is not None)))
 
 
-def _gathered(run: Run, there: Iterator[_There]) -> Iterator[Place]:
+def _gathered(run: Run, there: Iterator[_There]) -> Iterator[CodeLine]:
     by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
     callers: dict[int | None, set[int | None]] = {}
     for each in there:
@@ -77,18 +77,18 @@ def _gathered(run: Run, there: Iterator[_There]) -> Iterator[Place]:
     found = []
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
-        caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have places of their own
-        found.append(Place(site, caller, tuple(_present(run, ordered))))
-    yield from sorted(found, key=lambda place: _weight(place.role))
+        caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have several callers
+        found.append(CodeLine(site, caller, tuple(_present(run, ordered))))
+    yield from sorted(found, key=lambda line: _weight(line.role))
 
 
-def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[Presence]:
-    """Who is there: of many who do something else each, the first ones in words of their own."""
-    yield from (Presence(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
+def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[RanksAtLine]:
+    """Yield the ranks at a line. Of many groups that did different things, only the first are described."""
+    yield from (RanksAtLine(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
     rest: dict[str, list[Who]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
         rest.setdefault(role, []).extend(who)
-    yield from (Presence(role, _named(run, who), "likewise, in calls of their own") for role, who in rest.items())
+    yield from (RanksAtLine(role, _named(run, who), "the same, in other calls") for role, who in rest.items())
 
 
 def _weight(role: str) -> int:
@@ -96,16 +96,16 @@ def _weight(role: str) -> int:
 
 
 def _named(run: Run, all_: list[Who]) -> str:
-    """Ranks and threads by their names; one rank with where it stands in the program's device mesh."""
+    """Name the ranks and threads; a single rank also with its position in the program's device mesh."""
     ranks = [who.rank for who in all_ if not who.thread and who.rank >= 0]
     threads = [f'rank {who.rank}, thread "{who.thread}"' for who in all_ if who.thread]
-    place = run.ranks[ranks[0]].coordinates if len(ranks) == 1 and run.ranks else ""
-    named = rank_list(ranks) + (f" ({place})" if place else "")
+    position = run.ranks[ranks[0]].coordinates if len(ranks) == 1 and run.ranks else ""
+    named = rank_list(ranks) + (f" ({position})" if position else "")
     return "; ".join([named] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
 
 
 def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
-    """Who made which call: the odd one, and those it met; or the sides."""
+    """Yield the ranks of a mismatch with their calls: the one that differs and the others, or the sides."""
     differing = differing_calls(run)
     for index in finding.slots:
         for issue in sorted(run.slots[index].issues, key=lambda issue: run.events[issue].rank):
@@ -118,13 +118,13 @@ def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
 
 
 def _told(name: str, more: str, call: Call) -> str:
-    """A call with what tells it apart, and with all that is known of what it is for instead of a word of that."""
+    """Describe a call by its name, what differs in it, and its origin; a shorter form of the origin is left out."""
     words = ["" if more in (call.purpose, call.origin) else more, call.origin]
     return ": ".join(filter(None, [name, ", ".join(filter(None, words))]))
 
 
 def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
-    """Where those are whom the finding names: in a wait, or behind their last call."""
+    """Yield where the ranks of the finding are: in a wait, or after their last call."""
     waiting = {each.who: each for each in run.waiting}
     first = finding.sites[0] if finding.sites else None
     last = _last_calls(run) if finding.code.startswith("deadlock.") else {}
@@ -142,14 +142,14 @@ def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
 
 
 def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
-    """The others, who wait."""
+    """Yield the ranks that wait and that the finding does not name."""
     for waiting in run.waiting:
         if waiting.who.rank not in named or waiting.who.thread:
             yield _waiting(run, waiting, WAITS)
 
 
 def _waiting(run: Run, waiting: Waiting, role: str) -> _There:
-    """Somebody in a wait; in a call of its own, which stands in the first of its slots, or for something else."""
+    """Describe a rank or thread in a wait: for its own call, in the first of its slots, or for something else."""
     issues = run.slots[waiting.slots[0]].issues if waiting.slots else ()
     if not issues:
         return _There(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
@@ -160,7 +160,7 @@ def _waiting(run: Run, waiting: Waiting, role: str) -> _There:
 
 
 def _name(run: Run, call: Call) -> str:
-    """A call in a few words: a message with its peer, and what tells calls of this run apart besides."""
+    """Name a call; a message with its peer, and with tag and group if the run has several."""
     words = f"{call.operation} #{call.sequence}"
     if call.peer is not None:
         words += " from " if call.operation == "recv" else " to "
@@ -171,7 +171,7 @@ def _name(run: Run, call: Call) -> str:
 
 
 def _last_calls(run: Run) -> dict[int, int]:
-    """By rank, the event that issued its last call; shadows of a joined rank are none of its program's."""
+    """Return the event that issued the last call of each rank's program thread."""
     return {
         event.rank: index
         for index, event in enumerate(run.events)

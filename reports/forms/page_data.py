@@ -1,7 +1,7 @@
-"""What the page's scripts draw, as plain values for JSON: columns of small numbers that refer to a table of texts.
+"""Makes the data that the page's scripts draw: plain values for JSON, with indices into a table of texts.
 
-Events are numbered anew where those of ranks that share another one's lane, or have none, are left out; `numbers` then
-says which they are in the whole run. Where numbers only grow, each is given as its difference from the one before.
+Ranks that share another rank's lane, or have no lane, have no events here. The other events are then renumbered, and
+`numbers` has their indices in the whole run. Growing numbers are stored as differences from the previous number.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.forms.source import dedented
+from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
-from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, Missing
+from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, MissingCall
 from ddpsim.reports.layout.near_misses import near_misses
-from ddpsim.reports.layout.places import SIDES
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
@@ -43,7 +43,7 @@ FAMILIES = ("collective", "rooted", "barrier", "message", "group")
 
 
 def family_of(call: Call) -> int:
-    """Which of FAMILIES a call belongs to."""
+    """Return the index in FAMILIES of the family of a call."""
     row = OPERATIONS.get(call.operation)
     if row is None:  # of a document that was made elsewhere
         family = "collective"
@@ -55,28 +55,28 @@ def family_of(call: Call) -> int:
 
 
 def colours_of(run: Run) -> dict[int, int]:
-    """By slot that never filled and that ranks wait in, its colour: 0 if it is the cause, 1 if it only follows."""
+    """Return the colour of each slot in which ranks wait forever: 0 for a cause, 1 for a consequence."""
     roots = run.roots
     return {slot: int(slot not in roots) for slot in run.awaited}
 
 
 class Texts:
-    """The table of texts, each once."""
+    """A table of texts without repetition."""
 
     def __init__(self) -> None:
         self._indices: dict[str, int] = {}
 
     def index(self, text: str) -> int:
-        """Where a text stands in the table."""
+        """Return the index of a text in the table."""
         return self._indices.setdefault(text, len(self._indices))
 
     def table(self) -> list[str]:
-        """The texts."""
+        """Return the texts."""
         return list(self._indices)
 
 
-def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
-    """A run for the scripts. `marked` is an event that is to be pointed at, if it is shown."""
+def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
+    """Return the data of a run. `marked` is an event to point at, if it is shown."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
     number = {index: new for new, index in enumerate(kept)}
@@ -103,8 +103,11 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
     }
 
 
-def _hangs(run: Run, lanes: Lanes, missing: Missing) -> bool:
-    """True of half a message whose rank waits in another call: the half that is there hangs in the air."""
+def _hangs(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
+    """Return True if the missing half of a message belongs to a rank that waits in another call.
+
+    The page then draws the existing half as an arrow that ends in no lane.
+    """
     issues = run.slots[missing.slot].issues
     return bool(issues) and run.issued(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 
@@ -153,14 +156,14 @@ def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
 
 
 def _packed(column: list[Any]) -> list[Any] | dict[str, Any]:
-    """A column, or one value with a count if all are the same."""
+    """Return the column, or one value with a count if all are equal."""
     if len(column) > 1 and all(value == column[0] for value in column):
         return {"each": column[0], "count": len(column)}
     return column
 
 
 def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -> dict[str, Any]:
-    """Those that are shown; text is only in a few, and time moves seldom."""
+    """Return the events that are shown. Text and time are sparse: few events have a text, and time changes seldom."""
     times = [(index, event.time) for index, event in enumerate(events)]
     return {
         "kind": "".join(KINDS[event.kind] for event in events),
@@ -188,7 +191,7 @@ def _bar(bar: Bar, number: Mapping[int, int]) -> list[float | None]:
 
 
 def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """What the events are in the whole run: those that are shown, and those that filled the slots."""
+    """Return the indices in the whole run of the events that are shown and of those that matched slots."""
     return {
         "event": _differences(kept),
         "match": [-1 if slot.match is None else slot.match for slot in run.slots],
@@ -197,7 +200,7 @@ def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """What became of each slot, and who issued its calls; its match is the event among those shown, or the next one."""
+    """Return the state and the ranks of each slot; its match is the event among those shown, or the next of them."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
     return {
