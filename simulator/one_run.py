@@ -17,7 +17,7 @@ from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
-from ddpsim.simulator.diagnosis.apart import note_of_apart
+from ddpsim.simulator.diagnosis.no_communication import no_communication_note
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import EventKind
@@ -121,7 +121,7 @@ def _run(
     )
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
-        result = dataclasses.replace(result, note=note_of_apart(name, result.returns, result.trace))
+        result = dataclasses.replace(result, note=no_communication_note(name, result.returns, result.trace))
     if plan.faults and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))

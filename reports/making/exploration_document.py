@@ -10,8 +10,8 @@ from ddpsim.reports.document import Chosen, Difference, Document, Exploration, O
 from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
-from ddpsim.simulator.exploration.parting import Parting
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transcript import Choice, event_text
@@ -28,7 +28,7 @@ def document_of_exploration(
     how: str = "",
     is_expected: bool | None = None,
     conclusion: str = "",
-    parting: Parting | None = None,
+    parting: DivergencePoint | None = None,
 ) -> Document:
     """Return a document with the exploration and two of its runs: a failing and a passing one.
 
@@ -64,7 +64,7 @@ def document_of_exploration(
     return Document(exploration.program, tuple(runs), exploration, environment())
 
 
-def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None) -> Difference | None:
+def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | None = None) -> Difference | None:
     """Return the first event that differs in two traces, with the choice that led to it; None if they are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
@@ -77,7 +77,7 @@ def difference_of(failing: Trace, passing: Trace, parting: Parting | None = None
     return found if parting is None else _with_choices(found, parting)
 
 
-def _with_choices(difference: Difference, parting: Parting) -> Difference:
+def _with_choices(difference: Difference, parting: DivergencePoint) -> Difference:
     number = len(parting.before) + 1
     choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
     return replace(difference, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
-    from ddpsim.simulator.exploration.parting import Parting
+    from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 
 
 @with_sets
@@ -128,7 +128,7 @@ class Explored(NamedTuple):
     """An exploration, and the point where its failing run diverges from a passing one."""
 
     exploration: Exploration
-    parting: Parting | None
+    parting: DivergencePoint | None
 
 
 def _show_exploration(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:

@@ -1,5 +1,7 @@
 """pytest plugin: tests that run on every rank (`@pytest.mark.ranks(4)`), and scenario files as tests.
 
+This package holds no scenarios. It is in scenarios/ because it runs scenario files and shares the way they are run.
+
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 

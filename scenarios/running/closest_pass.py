@@ -13,7 +13,7 @@ from ddpsim.scenarios.running.runner import replay_command, run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import program_on
-from ddpsim.simulator.exploration.parting import Parting, closest_pass
+from ddpsim.simulator.exploration.divergence_point import DivergencePoint, closest_pass
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, draws
 from ddpsim.simulator.policies.random_walk import RandomWalk
@@ -37,7 +37,7 @@ def with_closest_pass(
     transport: str = "memory",
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
-) -> tuple[Exploration, Parting | None]:
+) -> tuple[Exploration, DivergencePoint | None]:
     """Return the exploration with the passing execution that follows the failing schedule longest, and where they
     differ.
 

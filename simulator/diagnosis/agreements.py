@@ -1,4 +1,4 @@
-"""Ranks that go different ways by a value, as a finding."""
+"""The finding for `agree()` calls to which ranks passed different values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
-class Said(NamedTuple):
-    """What one rank told."""
+class AgreedValue(NamedTuple):
+    """The value that one rank passed to `agree()`."""
 
     rank: int
     value: str
@@ -21,8 +21,8 @@ class Said(NamedTuple):
     site: Site
 
 
-def values_differ(name: str, number: int, said: Sequence[Said], step: int) -> Finding:
-    """The finding for ranks whose values differ in call `number` of a name, of all that have told theirs."""
+def values_differ(name: str, number: int, said: Sequence[AgreedValue], step: int) -> Finding:
+    """Return the finding for call `number` of `agree(name)`, given the values of the ranks that made it."""
     said = sorted(said)
     sides = ranks_by((each.rank, each.value) for each in said)
     culprits = minority(sides.values())

@@ -1,4 +1,4 @@
-"""Deadlocks: the readings of the wait-for graph as findings, with a line for each rank."""
+"""Deadlock findings: made from the wait-for graph, with a line of text for each rank."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Collection, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
-from ddpsim.simulator.diagnosis.detour import detour
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
 from ddpsim.simulator.diagnosis.message_loops import left_for_messages
-from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
+from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, message_outlier
+from ddpsim.simulator.diagnosis.off_by_one_branch import find_off_by_one_branch
 from ddpsim.simulator.diagnosis.rank_errors import done_by
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.uneven import counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
-_NO_RECORD = "of which no record says whether it came"
+_NO_RECORD = "and no record shows whether it arrived"
 
 _MOST_CALLS = 4
-"""So many different calls does a summary tell that ranks wait in."""
+"""How many different calls a summary lists."""
 
 
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
-    """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
+    """Return one finding for each reading of the wait-for graph; equal thread deadlocks of many ranks share one."""
     snapshot = graph.snapshot
     readings = together(snapshot, graph.readings())
     of_messages = [reading for reading in readings if _is_of_messages(snapshot, reading)]
     involved = {rank for reading in of_messages for rank in (*reading.victims, *reading.culprits)}
-    odd = odd_message(snapshot, involved) if of_messages else None
+    odd = message_outlier(snapshot, involved) if of_messages else None
     if odd is None:
         return tuple(_finding(snapshot, reading) for reading in readings)
     order = sorted(readings, key=lambda reading: _nearness(reading, odd))
@@ -44,29 +44,31 @@ def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
-    """A line for each rank, or thread of one, that waits, for a run that ended for another reason."""
+    """Return a line for each waiting rank or thread, for a run that ended for another reason."""
     waiting = [row for rank in snapshot.ranks for row in _rows(snapshot, rank, ended=False)]
     return table(waiting) if waiting else []
 
 
 def whereabouts(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
-    """A line for each of these ranks, which did not come somewhere: what it waits for, or how it ended."""
+    """Return a line for each of these ranks: what it waits for, or how it ended."""
     return tuple(table([row for rank in ranks for row in _rows(snapshot, snapshot.ranks[rank], ended=True)]))
 
 
 def rows_of(snapshot: Snapshot, rank: RankSnapshot) -> list[Row]:
-    """What a rank that waits, or has ended, does, and each of its threads that waits."""
+    """Return the table's rows for a rank and its waiting threads."""
     return _rows(snapshot, rank, ended=rank.state is not RankState.WAITING)
 
 
-def _nearness(reading: Reading, odd: Odd) -> int:
-    """The reading in which the rank of an odd message waits comes first, then those in which others miss it."""
+def _nearness(reading: WaitReading, odd: MessageOutlier) -> int:
+    """Sort key: first the reading in which the outlier's rank waits, then those in which other ranks wait for it."""
     rank = odd.call.rank
     return 0 if rank in reading.victims else 1 if rank in reading.culprits else 2
 
 
-def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root: Odd | None = None) -> Finding:
-    """`odd` tells the cause; `root` may have led to this as well as to a finding that comes before it."""
+def _finding(
+    snapshot: Snapshot, reading: WaitReading, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
+) -> Finding:
+    """Make a finding; `odd` is its cause, `root` the cause of an earlier finding, which may have led to this one."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | Line] = [
         heading("DEADLOCK", reading.code, snapshot.choice_points),
@@ -80,7 +82,7 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
     lines += _counts(snapshot, reading)
     lines += _tie(snapshot, reading)
     sites: list[Site] = []
-    one_off = detour(snapshot, reading)
+    one_off = find_off_by_one_branch(snapshot, reading)
     if one_off is not None:
         culprits, sites = one_off.culprits, one_off.sites
         lines += one_off.lines()
@@ -91,8 +93,8 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
         culprits = at_fault(snapshot, reading)
         lines += advise(snapshot, reading, culprits)
     if root is not None:
-        told = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
-        lines.append(Line("note", f"this may only follow from what the first finding tells: {told}"))
+        root_call = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
+        lines.append(Line("note", f"this may only be a consequence of the first finding: {root_call}"))
     ordered = _culprits_first(ranks, culprits)
     leavers = () if _is_of_program(snapshot, reading) else culprits
     sites += [site for rank in ordered for site in _sites(rank, has_left=rank.rank in leavers)]
@@ -108,8 +110,8 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
     )
 
 
-def _counts(snapshot: Snapshot, reading: Reading) -> list[Line]:
-    """How often ranks went through a loop, of those that wait for others to come."""
+def _counts(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
+    """Return how often the waiting and the missing ranks went through a loop, as lines."""
     if reading.code is Code.DEADLOCK_CYCLE:
         missing = tuple(left_for_messages(snapshot, reading))
     else:
@@ -121,10 +123,10 @@ def _counts(snapshot: Snapshot, reading: Reading) -> list[Line]:
     return counts(calls, snapshot.issued, known) if calls else []
 
 
-def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
-    """Who waits and who is missing, if they are as many; [] if not.
+def _tie(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
+    """Return a note if equally many ranks wait and are missing; [] if not.
 
-    Of one against one it is told where a line of the program's own waits, which may stand in a branch of one rank.
+    For one rank against one, only if the program's own call waits: that call may be in a branch that one rank took.
     """
     count = len(reading.victims)
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
@@ -132,19 +134,19 @@ def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
         return []
     if count == 1 and not _is_of_program(snapshot, reading):
         return []
-    sides = f"{rank_list(reading.victims)} came, {rank_list(reading.culprits)} did not"
+    sides = f"{rank_list(reading.victims)} arrived, {rank_list(reading.culprits)} did not"
     size = "one rank against one" if count == 1 else f"{count} ranks against {count}"
     return [Line("note", f"a tie, {size}: {sides}; either may be wrong")]
 
 
-def _is_of_program(snapshot: Snapshot, reading: Reading) -> bool:
+def _is_of_program(snapshot: Snapshot, reading: WaitReading) -> bool:
     """True if ranks wait in collectives that the program calls itself."""
     calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
     return bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
 
 
-def _is_of_messages(snapshot: Snapshot, reading: Reading) -> bool:
-    """True if ranks wait for messages, and none is dead or waits for its own threads."""
+def _is_of_messages(snapshot: Snapshot, reading: WaitReading) -> bool:
+    """True if ranks wait for messages, no rank is dead, and no rank waits for its own threads."""
     codes = (Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK)
     return reading.code in codes and any(
         call.is_point_to_point for rank in reading.victims for call in snapshot.ranks[rank].calls
@@ -156,9 +158,9 @@ def _culprits_first(ranks: Sequence[RankSnapshot], culprits: Collection[int]) ->
 
 
 def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
-    """Where a rank waits, raised or ended; of one that `has_left` a loop, where it was last before.
+    """Return the lines where a rank waits, raised or ended; if it `has_left` a loop, its last line there comes first.
 
-    The program's own call may be missing because a group was destroyed; a wrapper's is because a loop was left.
+    The program's own call may be missing because a group was destroyed; a wrapper's is missing because a loop ended.
     """
     if rank.waits:
         others = [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
@@ -170,7 +172,7 @@ def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
 
 
 def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
-    """What the program of a rank does, if it waits or `ended` ones are told too, and each of its threads that waits."""
+    """Return the rows of a rank (if it waits, or if `ended` ranks are listed, too) and of its waiting threads."""
     rows = [_row(snapshot, rank)] if ended or rank.wait is not None else []
     for thread in rank.threads:
         if thread.wait is not None:
@@ -198,9 +200,9 @@ def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
 
 
 def _waiting(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
-    """What a thread waits for, where, and who is missing there."""
+    """Return what a thread waits for, where, and which ranks are missing there."""
     if isinstance(wait, StoreWait):
-        return f"waits for {wait}", str(wait.site), "nobody sets " + ("it" if len(wait.keys) == 1 else "them")
+        return f"waits for {wait}", str(wait.site), "no rank sets " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
         return waits_of_thread(snapshot, rank, number, wait)
     if isinstance(wait, ClockWait) or wait is None:
@@ -222,7 +224,7 @@ def _presence(snapshot: Snapshot, call: Call) -> str:
 
 
 def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
-    """How a rank ended, and at which line."""
+    """Return how a rank ended, and at which line."""
     last = rank.last_call
     if last is not None and last.group in rank.destroyed:
         return f'destroyed group "{last.group}" and returned', rank.destroyed[last.group]
@@ -230,7 +232,7 @@ def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
 
 
 def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
-    """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
+    """Return what the waiting calls belong to (DDP, FSDP, ...) if the program did not make them itself."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts = [
         f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}"
@@ -255,20 +257,22 @@ def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(snapshot: Snapshot, reading: Reading) -> str:
+def _summary(snapshot: Snapshot, reading: WaitReading) -> str:
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
     if reading.code is Code.DEADLOCK_THREADS:
-        return f"threads of {culprits} wait for " + ("each other" if reading.threads else "what nobody will do")
+        return f"threads of {culprits} wait for " + (
+            "each other" if reading.threads else "something that no thread will do"
+        )
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return _at_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
-        return f"{victims} for something that nobody will do"
+        return f"{victims} for something that no rank will do"
     states = {snapshot.ranks[rank].state for rank in reading.culprits}
     if states & set(OF_RECORDS):
-        return f"{victims} for {culprits}, " + ("which did not come" if RankState.SILENT in states else _NO_RECORD)
+        return f"{victims} for {culprits}, " + ("which did not arrive" if RankState.SILENT in states else _NO_RECORD)
     return f"{victims} for {culprits}, which returned"
 
 
@@ -277,7 +281,7 @@ def _who_waits(ranks: Sequence[int]) -> str:
 
 
 def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
-    """With where ranks wait: below the error of the others, a line may be all that is told of them."""
+    """Return the summary for dead ranks, with the calls that the others wait in."""
     calls = ranks_by((rank, _first_call(snapshot.ranks[rank])) for rank in victims)
     dead = f"for {culprits}, which raised"
     if len(calls) == 1:
@@ -287,6 +291,6 @@ def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) ->
 
 
 def _first_call(rank: RankSnapshot) -> str:
-    """The first call that its program or a thread of it waits in; "" if it waits for something else."""
+    """Return the first call that the rank or one of its threads waits in; "" if it waits for something else."""
     call = next(iter(rank.calls), None)
     return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.location}" if call else ""

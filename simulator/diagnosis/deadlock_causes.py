@@ -1,10 +1,10 @@
-"""Which cause of the table (`advice/`) applies to a reading of the wait-for graph, and which ranks are at fault.
+"""Picks the cause (from `advice/`) of a deadlock in the wait-for graph, and the ranks at fault.
 
-within a rank           thread_findings.py
-a dead rank             its exception leads; nothing else is asked
-a cycle                 _advise_cycle    store keys, messages, groups that are made, then groups and their order
-somebody is missing     store keys, FSDP2 and alike (parallel_causes.py), messages; _advise_wrappers if a wrapper waits,
-                        which tells more; _advise_users
+within a rank       thread_findings.py
+a dead rank         its exception is the cause
+a cycle             _advise_cycle: store keys, messages, creation of groups, then the order of groups
+a missing rank      store keys, FSDP2 and similar (parallel_causes.py), messages, _advise_wrappers if a wrapper waits (a
+                    wrapper's call says more), then _advise_users
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import elided
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
 from ddpsim.simulator.diagnosis.message_loops import left_for_messages, unequal_loops
@@ -25,19 +26,18 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
 )
 from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
 from ddpsim.simulator.diagnosis.rank_errors import LOST
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
-def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
-    """The ranks to blame: those that are missing, dead or in the cycle, unless few wait for many.
+def at_fault(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+    """Return the ranks at fault: the missing or dead ranks or those of the cycle, unless few ranks wait for many.
 
-    One rank that makes a call which most of its group never comes to is the odd one out.
+    If a few ranks make a call that most of their group never makes, those few are at fault.
     """
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
@@ -51,14 +51,14 @@ def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     return reading.culprits
 
 
-def _left_by_few(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
-    """Who left a loop in which more ranks wait for them; of as many on either side, either may be wrong."""
+def _left_by_few(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+    """Return the ranks that left a loop in which more ranks wait for them; () if both sides have equally many ranks."""
     left = tuple(left_for_messages(snapshot, reading))
     return left if 2 * len(left) < len(reading.victims) else ()
 
 
-def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
-    """The cause and what to try; `culprits` are the ranks at fault."""
+def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
+    """Return the cause and what to try; `culprits` are the ranks at fault."""
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
@@ -95,7 +95,7 @@ def _are_of_records(snapshot: Snapshot, ranks: Sequence[int]) -> bool:
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
-    """Of a real job's record: it does not say what has become of a rank that makes no calls."""
+    """Advise for the record of a real job, which does not show why a rank made no call."""
     first = next((call for call in calls if call.peer in culprits), calls[0])
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
         return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
@@ -106,7 +106,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
 
 
 def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
-    """True if the ranks that ended had made the call that others wait for, and left it behind."""
+    """True if the ended ranks had made the call that others wait for, but ended before it was connected."""
     index = snapshot.slot_by_call.get(call)
     return index is not None and all(
         any(left.rank == rank and snapshot.open_slots[index].lacks(left) for left in snapshot.left_behind)
@@ -118,10 +118,12 @@ def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
     return [call for rank in ranks for call in snapshot.ranks[rank].calls]
 
 
-# --- somebody is missing ----------------------------------------------------------------------------------------------
+# --- a rank is missing ------------------------------------------------------------------------------------------------
 
 
-def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
+def _advise_users(
+    snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call], culprits: tuple[int, ...]
+) -> list[Line]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
@@ -135,7 +137,7 @@ def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], c
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
-def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> list[Line]:
+def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> list[Line]:
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -154,8 +156,8 @@ def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]
     return Cause.RAN_OUT_OF_INPUT.lines(who=missing)
 
 
-def _has_passed(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in a bucket of a step that the missing ones have behind them, or have made the forward of."""
+def _has_passed(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> bool:
+    """True if ranks wait in a bucket of a step which the missing ranks have finished, or whose forward they made."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
     forwards = {
@@ -168,7 +170,7 @@ def _has_passed(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> 
 
 
 def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in the buffers of a step that they have behind them: a forward without grad counts as none."""
+    """True if ranks sync buffers in a step that they have finished: a forward without grad does not count as a step."""
     return all(
         call.origin.phase is Phase.BUFFERS
         and call.origin.step is not None
@@ -177,8 +179,8 @@ def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     )
 
 
-def _is_call_of_few(snapshot: Snapshot, reading: Reading) -> bool:
-    """True if the ranks that wait make a call of their own, or evaluate, and are fewer than those that returned."""
+def _is_call_of_few(snapshot: Snapshot, reading: WaitReading) -> bool:
+    """True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
     calls = _calls_of(snapshot, reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
@@ -190,18 +192,18 @@ def _is_call_of_few(snapshot: Snapshot, reading: Reading) -> bool:
 # --- a cycle ----------------------------------------------------------------------------------------------------------
 
 
-def _absent_from_creation(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
-    """The ranks that wait elsewhere while others of the cycle make a group with them; () if there are none."""
+def _absent_from_creation(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+    """Return the ranks that wait elsewhere while others of the cycle create a group with them."""
     calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
     missing = {rank for slot in _slots_of(snapshot, creating) for rank in slot.missing}
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
 
-def _odd_ones(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
-    """The ranks whose wrappers' order is not that of most, in a cycle of groups with the same members; () if unclear.
+def _odd_ones(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+    """Return the ranks whose wrappers use groups of equal members in another order than most ranks; () if unclear.
 
-    Most ranks do not decide about the user's own groups: either order may be the one that was meant.
+    For calls of the user's own there is no majority rule: either order may be the intended one.
     """
     calls = _cycle_calls(snapshot, reading)
     slots = _slots_of(snapshot, calls)
@@ -215,12 +217,12 @@ def _odd_ones(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
 
 
 def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
-    """Where calls wait for others; one of several that a rank waits for may be complete."""
+    """Return the open slots of these calls; a call that is complete has none."""
     indices = snapshot.slot_by_call
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
 
-def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
+def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
     if reading.streams:
         return Cause.STREAMS_CROSS.lines(fact=_began_with(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)
@@ -254,7 +256,7 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
 
 
 def _began_with(snapshot: Snapshot, ranks: Sequence[int]) -> str:
-    """Which call of each of these ranks is under way, while others of the rank are queued behind it."""
+    """Return, as text, the call that each of these ranks runs while its other calls are queued."""
     first = {stream.rank: stream.started[0] for stream in snapshot.streams}
     sides = ranks_by(
         (rank, f'{first[rank].operation} on "{first[rank].group}" at {first[rank].location}') for rank in ranks
@@ -262,6 +264,6 @@ def _began_with(snapshot: Snapshot, ranks: Sequence[int]) -> str:
     return ", ".join(elided([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
 
 
-def _cycle_calls(snapshot: Snapshot, reading: Reading) -> list[Call]:
+def _cycle_calls(snapshot: Snapshot, reading: WaitReading) -> list[Call]:
     waits = [wait for rank in reading.cycle for wait in snapshot.ranks[rank].waits]
     return [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]

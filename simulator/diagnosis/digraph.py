@@ -1,8 +1,8 @@
-"""A directed graph, and what diagnosis asks of one: who is on a cycle, who leads to whom, and on which shortest path.
+"""A directed graph with what diagnosis needs: cycles, reachable nodes and shortest paths.
 
-networkx has the answers, too, and takes a fifth of a second to import, which every run would pay; loaded only when a
-run fails, it would be imported in the world of the rank that ran last, where a test may have patched what imports need.
-Everything here is in order of insertion, so what is found first does not hang on hashes.
+Refused: networkx. Its import takes a fifth of a second in every run. Imported only when a run fails, it would be
+imported under the patches of the rank that ran last, which may break imports. All results are in order of insertion, so
+they do not depend on hashes.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ Node = TypeVar("Node")
 
 
 class Digraph(Generic[Node]):
-    """Nodes and edges, each once; an edge brings its nodes."""
+    """Nodes and edges, each once; adding an edge adds its nodes."""
 
     __slots__ = ("after", "before")
 
     def __init__(self, edges: Iterable[tuple[Node, Node]] = ()) -> None:
         self.after: dict[Node, dict[Node, None]] = {}
-        """Of each node those that its edges lead to; the keys are all nodes."""
+        """By node, the targets of its edges; the keys are all nodes."""
         self.before: dict[Node, dict[Node, None]] = {}
-        """Of each node those whose edges lead to it."""
+        """By node, the sources of the edges that lead to it."""
         self.add_edges(edges)
 
     def add_node(self, node: Node) -> None:
-        """A node that need not have edges."""
+        """Add a node, with or without edges."""
         self.after.setdefault(node, {})
         self.before.setdefault(node, {})
 
     def add_edges(self, edges: Iterable[tuple[Node, Node]]) -> None:
-        """Edges from the first to the second of each pair."""
+        """Add an edge from the first to the second node of each pair."""
         for source, target in edges:
             self.add_node(source)
             self.add_node(target)
@@ -39,7 +39,7 @@ class Digraph(Generic[Node]):
             self.before[target][source] = None
 
     def within(self, nodes: Iterable[Node]) -> Digraph[Node]:
-        """These nodes, and the edges among them."""
+        """Return the subgraph of these nodes."""
         part: Digraph[Node] = Digraph()
         for node in nodes:
             part.add_node(node)
@@ -47,10 +47,10 @@ class Digraph(Generic[Node]):
         return part
 
     def knots(self) -> list[dict[Node, None]]:
-        """The strongly connected components of more than one node: all of a knot are on cycles with each other.
+        """Return the strongly connected components of more than one node (all their nodes are on cycles).
 
-        By Kosaraju's algorithm: whoever finishes last in a search forward begins a component, which is what a search
-        backward finds from there.
+        Kosaraju's algorithm: of a depth-first search, take the nodes in reverse order of finishing. Each begins a
+        component, which consists of the new nodes that a backward search from it finds.
         """
         taken: dict[Node, None] = {}
         found = []
@@ -63,7 +63,7 @@ class Digraph(Generic[Node]):
         return found
 
     def _in_order_of_finishing(self) -> list[Node]:
-        """All nodes, in the order in which a search depth first leaves them."""
+        """Return all nodes in the order in which a depth-first search finishes them."""
         finished: list[Node] = []
         seen = set()
         for root in self.after:
@@ -79,15 +79,15 @@ class Digraph(Generic[Node]):
         return finished
 
     def ahead_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
-        """These nodes, and all from which a path leads to one of them."""
+        """Return these nodes and all nodes that have a path to one of them."""
         return _reached(self.before, nodes, {})
 
     def behind(self, nodes: Iterable[Node]) -> dict[Node, None]:
-        """These nodes, and all to which a path leads from one of them."""
+        """Return these nodes and all nodes that are reachable from one of them."""
         return _reached(self.after, nodes, {})
 
     def shortest_path(self, start: Node, end: Node) -> list[Node]:
-        """The nodes of a shortest path, both ends included; `start` has to lead to `end`."""
+        """Return the nodes of a shortest path with both ends; there must be a path from `start` to `end`."""
         step: dict[Node, Node] = {}
         layer = [end]
         while layer and start != end and start not in step:
@@ -105,7 +105,7 @@ class Digraph(Generic[Node]):
 def _reached(
     edges: Mapping[Node, Iterable[Node]], starts: Iterable[Node], without: Mapping[Node, None]
 ) -> dict[Node, None]:
-    """The nodes to which `edges` lead from `starts`, which are among them; `without` are not entered."""
+    """Return `starts` and all nodes reachable from them by `edges`, without entering the nodes of `without`."""
     reached = dict.fromkeys(starts)
     left = list(reached)
     while left:

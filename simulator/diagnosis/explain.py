@@ -1,4 +1,4 @@
-"""What findings share: the parts of their text, from the heading to a line a rank, and whose lines come first."""
+"""Shared parts of findings: the heading, the table of ranks, the culprits of a majority vote, the order of lines."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.wording import rank_list, ranks_by
 
 MANY_RANKS = 8
-"""More ranks than this with the same line share one."""
+"""More ranks than this with equal rows share one row."""
 
 
 def heading(kind: str, code: Code, step: int | None) -> str:
-    """The first line of a diagnosis; a record of a real job has no steps."""
+    """Return the first line of a diagnosis; a record of a real job has no step."""
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
 
 
 def shortened(text: str, width: int = 72) -> str:
-    """A line that fits into a table."""
+    """Return a text cut to `width` characters."""
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def elided(texts: Sequence[str]) -> list[str]:
-    """A list that fits into a few lines: of more than 16, the first eight and the last four, with "..." between."""
+    """Return a short list: of more than 16 texts, the first eight and the last four, with "..." between."""
     return list(texts) if len(texts) <= 2 * MANY_RANKS else [*texts[:MANY_RANKS], "...", *texts[-MANY_RANKS // 2 :]]
 
 
 class Row(NamedTuple):
-    """What a finding says of one rank, or of one of its threads."""
+    """A row of a finding's table: what one rank, or one of its threads, does."""
 
     rank: int
     what: str
     where: str = ""
     more: str = ""
     thread: str = ""
-    """Its name; "" for the one that runs the rank's program."""
+    """The thread's name; "" for the thread that runs the rank's program."""
     coordinates: str = ""
-    """Where the rank stands in the program's device mesh."""
+    """The rank's coordinates in the program's device mesh."""
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Rows in columns, by rank; where more than MANY_RANKS are equal they share a line, and it stays in its place."""
+    """Return the rows as aligned lines, by rank; more than MANY_RANKS equal rows share one line."""
     shared = ranks_by((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
     names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
@@ -67,7 +67,7 @@ _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})
 
 
 def of_many(what: str) -> str:
-    """What one rank does, as said of several: `waits in recv`, `is over, and waits for`, `was killed` follow suit."""
+    """Return a rank's text in the plural: "waits in recv" becomes "wait in recv", "was killed" "were killed"."""
     first, space, rest = what.partition(" ")
     words = {"is": "are", "was": "were", "has": "have"}
     plain = first.removesuffix("s") if first in _VERBS else first
@@ -78,24 +78,24 @@ def _of_thread(name: str) -> str:
     return f', thread "{name}"' if name else ""
 
 
-# --- whose fault it is ------------------------------------------------------------------------------------------------
+# --- ranks at fault ---------------------------------------------------------------------------------------------------
 
 
 def minority(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
-    """The ranks outside the largest side; all of them if no side is the largest."""
+    """Return the ranks outside the largest side; all ranks if no side is larger than the others."""
     by_size = sorted(sides, key=len)
     has_largest = len(by_size) > 1 and len(by_size[-2]) < len(by_size[-1])
     return tuple(sorted({rank for side in (by_size[:-1] if has_largest else by_size) for rank in side}))
 
 
 def sites_of(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
-    """The lines that made calls, the culprits' first."""
+    """Return the lines that made the calls, the culprits' lines first."""
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
     return with_callers([call.site for call in ordered], ordered)
 
 
 def with_callers(sites: Iterable[Site], calls: Sequence[Call]) -> tuple[Site, ...]:
-    """Lines, each once; one that calls came to from several others, which tell these apart, is followed by them."""
+    """Return each line once; a line called from several other lines is followed by those."""
     callers: dict[Site, dict[Site, None]] = {}
     for call in calls:
         if call.caller is not None:

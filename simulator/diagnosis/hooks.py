@@ -1,4 +1,4 @@
-"""Calls that a communication hook makes, and what is told where hooks do not call alike on all ranks."""
+"""Causes for the calls of DDP communication hooks that differ between ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.wording import Line, rank_list
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
-"""What a wrapper goes on to after its buckets."""
+"""What a wrapper does after its buckets."""
 
 
 def are_of_hooks(calls: Sequence[Call]) -> bool:
@@ -18,16 +18,16 @@ def are_of_hooks(calls: Sequence[Call]) -> bool:
 
 
 def sites_text(calls: Sequence[Call]) -> str:
-    """The lines that made the calls."""
+    """Return the lines that made the calls, as text."""
     return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
 
 def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[Line]:
-    """The cause and what to try, for calls of one wrapper that do not agree; [] if it is not the hook that tells.
+    """Return the cause and what to try, for calls of one wrapper that do not agree; [] if the hook is not the cause.
 
-    Buckets are handed to a hook in their order, each in every step. So in one step only the hook can leave a call out,
-    or make one more; between steps, a backward may have been left out as well. What a hook chains with `then` is in no
-    such order: it may meet a call of another bucket where all hooks are alike, and nobody is to blame.
+    A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
+    more; between steps, a backward may also have been omitted. Calls that a hook chains with `then` have no such order:
+    they may meet a call of another bucket although the hooks are equal, and no rank is at fault.
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
@@ -41,7 +41,7 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
 
 
 def _one_off(calls: Sequence[Call]) -> list[Line]:
-    """The same for calls of several steps; [] if all belong to one."""
+    """Return the advice for calls of several steps; [] if all belong to one step."""
     latest = max(call.origin.step or 0 for call in calls)
     ahead = [call.rank for call in calls if call.origin.step == latest]
     behind = [call.rank for call in calls if call.rank not in ahead]
@@ -51,13 +51,13 @@ def _one_off(calls: Sequence[Call]) -> list[Line]:
 
 
 def _crossing(calls: Sequence[Call]) -> list[Line]:
-    """The same for calls of several buckets, some of them chained; [] for others."""
+    """Return the advice for calls of several buckets, some of them chained; [] for others."""
     if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
         return []
     return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_text(calls))
 
 
 def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
-    """True if a bucket has other parameters on some ranks."""
+    """True if a bucket has different parameters on some ranks."""
     buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
     return len(buckets) > len({bucket for bucket, _ in buckets})

@@ -1,4 +1,4 @@
-"""Messages that met others, as the backend does not see the tags that the program gave them."""
+"""Finds messages that reached the wrong receive because the backend ignores the tags that the program gave."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Way = tuple[str, int, int]
 
 
 def messages_exchanged(issued: Sequence[Call]) -> tuple[Finding, ...]:
-    """For each pair of ranks whose tags say that their messages met others: the first that did, of all calls of a run.
+    """Return a finding for the first wrong message of each pair of ranks, given all calls of a run.
 
-    Told where both sides gave the same tags, each as often, in different orders. Ranks whose tags differ otherwise may
-    not mean anything by them, as the backend they are written for does not look.
+    Only if both sides used the same tags equally often, in different orders. Otherwise the tags may have no meaning, as
+    the backend that the program was written for ignores them.
     """
     if not any(call.ignored_tag for call in issued):
         return ()
@@ -29,7 +29,7 @@ def messages_exchanged(issued: Sequence[Call]) -> tuple[Finding, ...]:
 
 
 def _by_way(issued: Sequence[Call], operation: str) -> dict[_Way, list[Call]]:
-    """The messages of each pair of ranks, in the order in which they meet, where any has a tag that is not seen."""
+    """Return the messages by group, sender and receiver, in order; only where one has an ignored tag."""
     ways: dict[_Way, list[Call]] = {}
     for call in issued:
         if call.peer not in (None, ANY_SOURCE) and call.operation == operation:

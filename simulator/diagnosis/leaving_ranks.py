@@ -1,4 +1,4 @@
-"""What came of calls that ranks made while an exception was leaving them: consequences of it, and told as such."""
+"""Marks findings that are consequences of an exception: calls that ranks made (in `finally`, say) while it unwound."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, listed, rank_list
 
 _MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
-"""Codes of what an exception may lead to. Who waits for a rank that has raised for good is told already."""
+"""Codes of possible consequences of an exception; deadlocks on a dead rank name the exception already."""
 
 
 def led_by(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
-    """The findings; those that follow from what ranks did that were leaving by `errors` say so, and name them."""
+    """Return the findings; those caused by ranks that an exception of `errors` was unwinding say so."""
     return [_consequence(finding, errors) if _follows(finding, errors) else finding for finding in findings]
 
 
 def _follows(finding: Finding, errors: Collection[int]) -> bool:
-    """True if ranks that were leaving met others, that were not, where they would not have come without their error."""
+    """True if the finding is caused by calls of ranks that were unwinding an exception."""
     if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
         return False
     callers = {call.rank for call in finding.calls}

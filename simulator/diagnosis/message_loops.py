@@ -1,9 +1,9 @@
-"""Ranks of a cycle that wait for messages because the loops of ranks are not alike.
+"""Finds deadlock cycles of messages that are caused by loops of different lengths on the ranks.
 
-Where all ranks of a cycle send, or all receive, they may do so in the wrong order from the start. But if messages of
-one's line have met the other's before, and that one has left its line behind, the order was right and the numbers are
-not. The same holds where one waits for a message of ranks that wait for it in the collective of a loop, to which it
-came before, and less often than they did.
+If all ranks of a cycle send, or all receive, the order of the calls may be wrong. But if messages of this line met
+messages of the peer's line before, and the peer has left that line, then the order is right and the counts differ. The
+same holds if a rank waits for a message while the others wait for that rank in the collective of a loop, which it
+reached before, but less often than they did.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
 from ddpsim.simulator.diagnosis.uneven import behind
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.wording import Line
 
 _OTHER = {"send": "recv", "recv": "send"}
 
 
 def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
-    """The cause and what to try, for messages that the ranks of a cycle wait in; [] if it is another."""
+    """Return the cause and what to try, if ranks of a cycle made unequal numbers of messages; else []."""
     waiting = {call.rank: call for call in calls}
     for call in calls:
         there = waiting.get(call.peer) if call.peer is not None else None
@@ -38,11 +38,11 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
     return []
 
 
-def left_for_messages(snapshot: Snapshot, reading: Reading) -> dict[int, Call]:
-    """The messages of ranks that others wait for in a loop's collective, to which they came less often; by rank.
+def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Call]:
+    """Return, by rank, the messages of ranks that reached a loop's collective less often than those waiting there.
 
-    A message of a line that had some before is of the loop itself, and a function that communicates may be called from
-    other lines than the loop's.
+    A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
+    communicates may be called outside the loop.
     """
     calls = {rank: next(iter(snapshot.ranks[rank].calls), None) for rank in reading.victims}
     waiting = [call for call in calls.values() if call is not None]
@@ -63,7 +63,7 @@ def _line(call: Call) -> tuple[Site, Site | None]:
 
 
 def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:
-    """The line at which the other rank has made all other halves of the messages of a call's line; None if unclear."""
+    """Return the peer's line whose messages met those of the call's line; None if there are several."""
     if call.peer in (None, ANY_SOURCE):
         return None
     own = [each for each in issued if each.rank == call.rank and _is_alike(each, call, call.operation, call.peer)]
@@ -75,7 +75,7 @@ def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:
 
 
 def _is_alike(each: Call, call: Call, operation: str, peer: int | None) -> bool:
-    """True if it goes the way of the messages of a call, or of what meets them."""
+    """True if `each` has this operation and peer, and the call's group and tag."""
     return (each.operation, each.peer, each.group, each.tag) == (operation, peer, call.group, call.tag)
 
 

@@ -1,4 +1,4 @@
-"""Mismatches: calls that met and do not agree, with every rank's side."""
+"""Mismatch findings: calls of one slot that do not agree, with a row for each rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ddpsim.simulator.wording import Line, rank_list, ranks_by
 def mismatch(
     calls: Sequence[Call], code: Code, step: int | None, *, complete: bool = True, issued: Sequence[Call] = ()
 ) -> Finding:
-    """The finding for calls that met in one slot and differ in the field of `code`; `issued` are all of the run."""
+    """Return the finding for calls of one slot that differ in the field of `code`; `issued` are all of the run."""
     culprits = agreement.minority(calls, code)
     lines = [*counts(calls, issued), *_tie(calls, code), *advise(calls, code, culprits)]
     return _finding(calls, code, step, culprits, lines, complete=complete)
 
 
 def pair_mismatch(send: Call, receive: Call, code: Code, step: int | None) -> Finding:
-    """The finding for a message and the receive that takes it; both ranks may be wrong."""
+    """Return the finding for a message and the receive that takes it; either rank may be wrong."""
     culprits = tuple(sorted({send.rank, receive.rank}))
     return _finding((send, receive), code, step, culprits, advise_pair(send, receive, code))
 
@@ -54,7 +54,7 @@ def _sides(calls: Sequence[Call], code: Code) -> str:
 
 
 def _tie(calls: Sequence[Call], code: Code) -> list[Line]:
-    """That it is a tie, if as many ranks, of more than one each, stand on either side; [] if not."""
+    """Return a note if there are two sides of equally many ranks, at least two each; [] if not."""
     sizes = [len(ranks) for ranks in ranks_by((call.rank, _side(call, code)) for call in calls).values()]
     if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
         return []

@@ -1,14 +1,14 @@
-"""Which cause of the table (`advice/`) applies to calls that met and do not agree.
+"""Picks the cause (from `advice/`) of calls that do not agree, by what made the calls.
 
-Told from what the calls are: the user's own, a wrapper's in one of its phases, or shadows of a rank that has joined.
+A call is the user's own, a wrapper's in one of its phases, or a shadow: a call that `join()` makes for a joined rank.
 
-    some are FSDP2's or alike     parallel_causes.py
-    some are shadows              _with_joined_ranks   what join does not make up for
-    all are of wrappers           _between_wrappers    construction, order of wrappers, hooks, then buckets and steps
-    of wrappers and the user's    _user_meets_wrapper  construction, a bucket left out, a layer, a forward, then loops
-    all are the user's            _between_users       groups and splits, functions, lines, then what one line passes
+    some are FSDP2's or similar   parallel_causes.py
+    some are shadows              _with_joined_ranks   calls that join does not cover
+    all are wrappers' calls       _between_wrappers    construction, order of wrappers, hooks, then buckets and steps
+    wrappers' and the user's      _user_meets_wrapper  construction, a missing bucket, a layer, a forward, then loops
+    all are the user's            _between_users       groups and splits, functions, lines, then a line's arguments
 
-In each, what is certain stands before what is only likely.
+In each function, certain causes come before likely ones.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FIELDS = {
     Code.MISMATCH_GROUP: "members of the group",
     Code.MISMATCH_ORIGIN: "origin",
 }
-"""What a code says that the calls differ in."""
+"""By code, the field in which the calls differ."""
 
 WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
-"""What a wrapper does when it is constructed; join ends with a state broadcast, too."""
+"""Phases of a wrapper's construction; join ends with a state broadcast, too."""
 
 _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE: Cause.OTHER_DTYPE}
 
@@ -46,7 +46,7 @@ _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 
 def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
-    """The cause and what to try, for calls that met in one slot."""
+    """Return the cause and what to try, for calls of one slot."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
     parts = advise_parts(calls, code, _who(calls, code, culprits))
@@ -62,7 +62,7 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
 
 
 def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
-    """The cause and what to try, for a message and the receive that takes it."""
+    """Return the cause and what to try, for a message and the receive that takes it."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
     message = advise_message(send, receive, code)
@@ -74,7 +74,7 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
 
 
 def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
-    """The culprits in words that suit "passed another root"."""
+    """Return the culprits as a subject for "passed another root"."""
     if len(culprits) < len(calls):
         return rank_list(culprits)
     return "each rank" if len(set(compared_values(calls, code))) == len(calls) else "some ranks"
@@ -100,10 +100,10 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
 
 
 def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
-    """For one line of the program that passes something else on some ranks; records may know no lines."""
+    """Return the cause for one line that passes different arguments on some ranks; records may have no lines."""
     if calls[0].site == NOWHERE and code in (Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE):
         return Cause.OTHER_WITHOUT_LINES
-    operation = OPERATIONS.get(calls[0].operation)  # records of real jobs have operations that we have not
+    operation = OPERATIONS.get(calls[0].operation)  # records of real jobs may have operations that are unknown here
     if code is Code.MISMATCH_ROOT:
         return Cause.OTHER_DESTINATION if operation and operation.root is Root.DESTINATION else Cause.OTHER_ROOT
     if code in _BY_FIELD:
@@ -120,7 +120,7 @@ def _elements(shapes: tuple[Shape, ...]) -> tuple[int, ...]:
 
 
 def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[Line]:
-    """Who is in the minority is at fault, where it tells what happened; two ranks leave that open."""
+    """Return the advice for a user's call that met a wrapper's call; the smaller side is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=_ranks(users))
     if all(is_later_bucket(call) for call in wrappers):
@@ -138,7 +138,7 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
 
 
 def _stands_before(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
-    """True if the user's calls stand above those of the wrappers in one function, so that no loop ended before them."""
+    """True if the user's calls are above the wrappers' calls in one function, so no loop ended before them."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 
@@ -176,18 +176,18 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
 
 
 def is_later_bucket(call: Call) -> bool:
-    """True for a bucket that is reduced after another one of the same step."""
+    """True for a bucket that is not the first one of its step."""
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
 def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[Line]:
-    """The cause and what to try, for ranks that others wait for in later buckets of a step (`late`)."""
+    """Return the advice for ranks that others wait for in later buckets of a step (`late`)."""
     parameters = listed(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
 
 def _is_past(call: Call, late: Sequence[Call]) -> bool:
-    """True if a call belongs to what comes after the step of a later bucket."""
+    """True if a call comes after the step of the later buckets."""
     steps = [other.origin.step for other in late if other.origin.step is not None]
     if call.origin.phase is Phase.BUFFERS:
         return bool(late)
@@ -195,7 +195,7 @@ def _is_past(call: Call, late: Sequence[Call]) -> bool:
 
 
 def _at_other_steps(calls: Sequence[Call]) -> list[Line]:
-    """For ranks that have made more synchronising forwards than others; [] if none has."""
+    """Return the advice if some ranks made more synchronising forwards than others; else []."""
     steps = {call.rank: call.origin.step for call in calls}
     known = [step for step in steps.values() if step is not None]
     if len(known) < len(steps) or min(known) == max(known):
@@ -239,18 +239,18 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
 
 
 def _is_of_own_joinable(call: Call) -> bool:
-    """True for what a rank that has joined calls for a Joinable of the program's own, which is no wrapper."""
+    """True for a joined rank's call for a Joinable class of the program itself."""
     is_control = call.origin.phase is Phase.JOIN_CONTROL and call.origin.wrapper is None
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 
 
 def are_in_post_hook(calls: Sequence[Call]) -> bool:
-    """True if the program's own code for the end of a join makes the calls."""
+    """True if the program's own `post_hook` of a join makes the calls."""
     return all(
         call.origin.shadow and call.origin.phase is Phase.USER and call.site.function == "post_hook" for call in calls
     )
 
 
 def post_hooks_differ(calls: Sequence[Call]) -> list[Line]:
-    """The cause and what to try, for calls at the end of a join that other ranks do not make, or not alike."""
+    """Return the advice for `post_hook` calls that differ between ranks."""
     return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_text(calls))

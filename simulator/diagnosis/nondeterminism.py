@@ -1,4 +1,4 @@
-"""Nondeterminism as a finding: a program that did something else when it was run again under the same schedule."""
+"""The nondeterminism finding: a program behaved differently in two runs under the same schedule."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 class Offer(NamedTuple):
-    """A choice that a run offered."""
+    """A choice point of a run, with its options."""
 
     point: ChoicePoint
     options: tuple[int, ...]
 
     @property
     def choice_points(self) -> int:
-        """How many choice points came before."""
+        """The number of choice points before this one."""
         return self.point.number
 
     @property
     def rank(self) -> int:
-        """Whose thread stood there."""
+        """The rank whose thread reached the choice point."""
         return self.point.who(self.point.rank).rank
 
     def __str__(self) -> str:
@@ -39,15 +39,15 @@ class Offer(NamedTuple):
         return f"{self.point.who(self.point.rank)} has a choice at step {self.choice_points}, which of {names} {what}"
 
 
-class Run(NamedTuple):
-    """What two runs of one schedule should have in common."""
+class RecordedRun(NamedTuple):
+    """The choices and the trace of a run; two runs of one schedule must have equal ones."""
 
     offers: tuple[Offer, ...]
     trace: Trace
 
 
-def runs_differ(first: Run, second: Run) -> Finding | None:
-    """The finding for the first step that is not the same in two runs; None if all are."""
+def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
+    """Return the finding for the first step in which two runs differ; None if they are equal."""
     events = zip_longest(first.trace, second.trace)
     event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)
     offers = zip_longest(first.offers, second.offers)
@@ -58,7 +58,7 @@ def runs_differ(first: Run, second: Run) -> Finding | None:
 
 
 def events_differ(first: Event | None, second: Event | None) -> Finding:
-    """The finding for an event that is another one in the second run; None stands for a run that had ended by then."""
+    """Return the finding for an event that differs in the second run; None means that the run had ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
         one, other = (f"{one}  at step {event.choice_points}, {event.time:g} s" for event in (first, second))
@@ -68,7 +68,7 @@ def events_differ(first: Event | None, second: Event | None) -> Finding:
 
 
 def offers_differ(first: Offer | None, second: Offer | None) -> Finding:
-    """The finding for a choice that is another one in the second run; None stands for a run that had ended by then."""
+    """Return the finding for a choice that differs in the second run; None means that the run had ended."""
     one, other = (_ENDED if offer is None else str(offer) for offer in (first, second))
     return _finding(first, second, one, other)
 

@@ -1,12 +1,12 @@
-"""What is open when nobody can go on: the calls that wait for others, and what does not fit among them."""
+"""The waiting calls at a deadlock, and disagreements between calls of slots that are not full yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot
 from ddpsim.simulator.diagnosis.mismatch import mismatch
-from ddpsim.simulator.diagnosis.standstill import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable
@@ -14,7 +14,7 @@ from ddpsim.simulator.verdict import Code, Finding
 
 
 def open_slots(slots: SlotTable, messages: PointToPointTable) -> tuple[OpenSlot, ...]:
-    """Where waiting calls meet: slots first, then messages."""
+    """Return the open slots: collectives first, then messages."""
     collectives = [OpenSlot(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
     return (*collectives, *(_half_message(call, slots) for call in messages.open_calls()))
 
@@ -28,9 +28,9 @@ def _half_message(call: Call, slots: SlotTable) -> OpenSlot:
 
 
 def early_mismatches(slots: SlotTable, step: int, issued: Sequence[Call]) -> Iterator[tuple[list[Call], Finding]]:
-    """Calls that do not agree although members are still missing, each with its finding.
+    """Yield the calls of open slots that do not agree, with their finding, although members are still missing.
 
-    Splits are left out: whether they fit shows only once everybody is there.
+    Splits are not compared: that needs the calls of all members.
     """
     for slot in slots.open_slots():
         calls = list(slot.calls.values())

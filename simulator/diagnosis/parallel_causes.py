@@ -1,6 +1,7 @@
-"""Which cause applies to calls of FSDP2, pipelines, DTensors, checkpoints and optimizers, that disagree or that wait.
+"""Picks the cause of a mismatch or wait of calls by FSDP2, pipelines, DTensors, checkpoints and optimizers.
 
-What is asked first is what is certain: a checkpoint's thread, what a unit reduces, then what met what.
+Certain causes are checked first: a checkpoint's thread, the parameters of an FSDP2 unit, then the kinds of calls that
+met.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ddpsim.simulator.wording import Line, listed, rank_list
 
 
 def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
-    """The cause and what to try, for calls that met in one slot; [] if it is not such a part that tells."""
+    """Return the cause and what to try, for calls of one slot; [] if none is a call of these kinds."""
     kinds = {_kind(call) for call in calls}
     if kinds == {None}:
         return []
@@ -42,7 +43,7 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
 
 
 def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
-    """The same for a message of a pipeline's stage and the receive that takes it; [] if it is none."""
+    """Return the advice for a message of a pipeline's stage and the receive that takes it; [] for others."""
     sends, receives = send.origin.part, receive.origin.part
     if sends is None or receives is None or {_kind(send), _kind(receive)} != {Parallelism.PIPELINE}:
         return []
@@ -53,7 +54,7 @@ def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
 
 
 def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
-    """The same for calls that some ranks never come to; `is_alone` says that those who wait are to blame."""
+    """Return the advice for calls that some ranks never make; `is_alone` if the waiting ranks are at fault."""
     kinds = {_kind(call) for call in calls}
     for kind, (alone, without) in _TAKE_EVERY_RANK.items():
         if kinds == {kind}:
@@ -66,7 +67,7 @@ def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = Fals
 
 
 def advise_cycle(calls: Sequence[Call]) -> list[Line]:
-    """The same for a cycle of ranks that wait in a pipeline's messages; [] for others."""
+    """Return the advice for a cycle of ranks that wait in a pipeline's messages; [] for others."""
     return Cause.STAGES_DISAGREE.lines() if {_kind(call) for call in calls} == {Parallelism.PIPELINE} else []
 
 
@@ -75,7 +76,7 @@ _TAKE_EVERY_RANK = {
     Parallelism.OPTIMIZER: (Cause.OPTIMIZER_ALONE, Cause.FEWER_OPTIMIZER_STEPS),
     Parallelism.NORM: (Cause.NORM_ALONE, Cause.NORM_WITHOUT_RANK),
 }
-"""Why calls wait: because only those who wait make them, or because somebody has left them out."""
+"""By kind, two causes of waiting: only the waiting ranks make the call, or one rank omitted it."""
 
 
 def _kind(call: Call) -> Parallelism | None:
@@ -91,7 +92,7 @@ def _operations(calls: Iterable[Call]) -> str:
 
 
 def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
-    """For some of a kind, which sums a norm or sends what an optimizer has, and others that are not."""
+    """Return the advice for calls of a kind (norm or optimizer) that met calls of other kinds."""
     collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
     if collecting:
         return Cause.STATE_ALONE.lines(who=_ranks(collecting))

@@ -1,6 +1,6 @@
-"""What a rank's own program raised, as a finding.
+"""Findings for exceptions that a rank's own program raised.
 
-Known errors are told by words of their text or, for those of an engine, by the name of their type.
+Known errors are recognised by words of their text or, for the simulator's own errors, by the name of their type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REACHED_BARRIER = "successfully reached monitoredBarrier, but received errors"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
 LOST = "RankLost"
-"""In the place of an error's type for a rank whose process is gone; the message says what became of it."""
+"""Takes the place of an error's type if the rank's process has ended; the message says how."""
 
 _BY_WORDS = (
     (f"{LOST}: ended by os._exit(", Cause.EXITED),
@@ -55,7 +55,7 @@ _BELOW = (
     ("Expected a proper Tensor but got None", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
     ("!bucket.lengths.empty() INTERNAL ASSERT FAILED", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
 )
-"""What words stand for where the user's line that is given here led to them."""
+"""Causes by words of the error and a pattern of the traceback: the user's line that led to the error."""
 
 _BY_TYPE = {
     "InjectedCrashError": Cause.FAULT_INJECTED,
@@ -68,7 +68,7 @@ _BY_TYPE = {
 }
 
 FROZEN = " (frozen now)"
-"""What stands after the name of a parameter that got no gradient and requires none any more."""
+"""Suffix of the name of a parameter that got no gradient because it no longer requires one."""
 
 _RANKS = r"\branks? (\d+(?:(?:, | and )\d+)*)"
 _FAULTS = {
@@ -76,53 +76,53 @@ _FAULTS = {
     "OpenBackwardError": r"(?<!missing) on " + _RANKS,
     "JoinError": _RANKS + r"(?: left it by|,? (?:which )?ran out of input)",
 }
-"""How the text of an engine's error, which many ranks raise, names those it finds fault with."""
+"""By error type, the pattern of the ranks at fault in its text; other ranks may raise the error, too."""
 
 
 class FailedBarrier(NamedTuple):
-    """A monitored_barrier that ended in an error on each rank that came to it."""
+    """A monitored_barrier that raised an error on each rank that reached it."""
 
     call: str
     """`monitored_barrier #2`."""
     limit: str
     """`300 ms`."""
     missing: tuple[int, ...]
-    """The ranks that had not come to it by then; none if its time-out left no time at all."""
+    """The ranks that had not reached it in time; empty if its timeout was zero."""
     whereabouts: tuple[str, ...] = ()
-    """A line for each of those."""
+    """A line for each missing rank."""
 
 
 class MissingKeys(NamedTuple):
-    """Keys of a store that nobody had set when a wait for them, and for others perhaps, timed out."""
+    """Store keys that no rank had set when a wait for them timed out."""
 
     keys: tuple[str, ...]
 
 
 Reason = FailedBarrier | MissingKeys
-"""What the simulator knows of an error that it raises itself, besides its text, which is torch's."""
+"""Facts about an error that the simulator raises itself with torch's text."""
 
 
 def kind(error: str) -> str:
-    """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
+    """Return the part of an error that is equal on all ranks. `error` is the type and message in one line."""
     if _NO_MEMBER in error:
-        return error.partition(_NO_MEMBER)[0]  # a group's text differs between its members
+        return error.partition(_NO_MEMBER)[0]  # the group's text differs between its members
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT, _REACHED_BARRIER) if words in error), error)
 
 
 def done_by(error: str, longest: int = 72) -> str:
-    """What a rank did, in words: `raised KeyError: 'a'`, or `was killed by SIGSEGV`. `error` as for `kind`."""
+    """Return an error as a verb: `raised KeyError: 'a'` or `was killed by SIGSEGV`. `error` as for `kind`."""
     type_name, _, message = error.partition(": ")
     return message if type_name == LOST else f"raised {shortened(error, longest)}"
 
 
 def unused_indices(message: str) -> tuple[int, ...]:
-    """Which parameters got no gradient, by index, from the whole text of torch's error; () if it tells none."""
+    """Return the indices of parameters without gradient, from torch's error text; () if it lists none."""
     found = re.search(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)", message)
     return tuple(map(int, found[1].split())) if found else ()
 
 
 def ran_out(errors: Mapping[int, str]) -> tuple[int, ...]:
-    """The ranks whose error says that they themselves ran out of input."""
+    """Return the ranks whose error says that they themselves ran out of input."""
     return tuple(sorted(rank for rank, error in errors.items() if _RAN_OUT in error))
 
 
@@ -135,12 +135,12 @@ def rank_error(
     poisoned: Sequence[Call] = (),
     reason: Reason | None = None,
 ) -> Finding:
-    """The finding for exceptions of one kind that left the program of ranks at one line.
+    """Return the finding for equal exceptions that ranks raised at one line.
 
-    `errors` are their types and messages in one line each, `unused` the parameters that got no gradient, by rank, and
-    `out_of_input` the ranks that are to blame where others only tell that some rank ran out of input. `poisoned` are
-    those ranks' calls in flight whose tensors hold NaN, or the largest number of their type. Of a barrier that failed
-    those are to blame that did not come.
+    `errors` has, by rank, type and message in one line; `unused` the parameters without gradient. `out_of_input` are
+    the ranks at fault if the others only report that some rank ran out of input. `poisoned` are these ranks' calls in
+    flight, whose tensors hold NaN or the largest number of their type. For a failed barrier, the missing ranks are at
+    fault.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
@@ -161,7 +161,7 @@ def rank_error(
 
 
 def _by_kind(errors: Mapping[int, str]) -> list[str]:
-    """What ranks did, a line for each kind of error."""
+    """Return what the ranks did, one line for each kind of error."""
     lines = []
     for ranks in ranks_by((rank, kind(error)) for rank, error in errors.items()).values():
         what = done_by(errors[ranks[0]], 200)
@@ -170,7 +170,7 @@ def _by_kind(errors: Mapping[int, str]) -> list[str]:
 
 
 def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
-    """Those that raised, unless the text finds fault with some of them, or with others."""
+    """Return the ranks at fault: those that the error's text names, or else all that raised it."""
     counts = {rank: found[1] for rank, error in errors.items() if (found := re.search(r"has (\d+) params", error))}
     if len(counts) == len(errors):
         return minority(ranks_by(counts.items()).values())
@@ -180,7 +180,7 @@ def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> Advice[...] | None:
-    """Why it came up, of an error that is known."""
+    """Return the cause of a known error; None for others."""
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
@@ -218,7 +218,7 @@ def _because(reason: Reason, who: str) -> list[str | Line]:
 
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
-    """`a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if it is not the same on all."""
+    """Return `a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if the ranks differ."""
     ranks = ranks_by((rank, listed(names)) for rank, names in sorted(unused.items()))
     if len(ranks) == 1:
         return next(iter(ranks))
@@ -226,6 +226,6 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
 
 
 def _told_unused(message: str) -> str:
-    """The same, from the text of an engine's error."""
+    """Return the unused parameters named in the text of an error."""
     found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
     return found[1] if found else "some parameters"

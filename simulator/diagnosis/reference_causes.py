@@ -1,4 +1,4 @@
-"""Which cause of the table (`advice/`) applies where ranks agree with each other, and not with plain training."""
+"""Picks the cause (from `advice/`) if ranks agree with each other, but differ from training without DDP."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 class Deviation(NamedTuple):
-    """How ranks deviate from plain training, at the first moment at which any does."""
+    """The first deviation of ranks from plain training."""
 
     code: Code
     ranks: tuple[int, ...]
     world_size: int
     is_no_number: bool = False
-    """A number should be there, and is nan or infinite."""
+    """True if a value is nan or infinite instead of a number."""
     factor: float | None = None
-    """What every element of all that differs is multiplied by; None if that is no one number."""
+    """The factor between every differing element and the expected one; None if there is no common factor."""
     is_by_hand: bool = False
-    """The program reduces, and no wrapper does."""
+    """True if the program reduces gradients itself, without a wrapper."""
 
 
 def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[Line]:
-    """The cause and what to try; `joins` are those of the run."""
+    """Return the cause and what to try; `joins` are the `join()` blocks of the run."""
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()
     if deviation.factor is not None:
@@ -45,7 +45,7 @@ def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[Line]:
 
 
 def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
-    """What torch's join does not cover, by what was shadowed."""
+    """Return the cause that torch's join does not cover, by the phases in which it answered calls for joined ranks."""
     if code is Code.DIVERGENCE_BUFFERS:
         return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None
     if Phase.USER.value in phases:

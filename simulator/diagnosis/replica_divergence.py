@@ -1,4 +1,4 @@
-"""Divergence as findings: replicas of one model that should be equal, and are not."""
+"""Divergence findings: replicas of one model that should be equal, but differ."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 class Side(NamedTuple):
-    """Ranks that agree with each other."""
+    """Ranks whose replicas are equal."""
 
     ranks: tuple[int, ...]
     value: str
-    """What they have where the sides differ first."""
+    """Their value at the first difference between the sides."""
 
 
 class Occasion(Enum):
-    """What a moment is at which replicas are compared."""
+    """The kind of event at which replicas are compared."""
 
     USUAL = "usual"
     """An optimizer step, an evaluation, or a first forward."""
@@ -31,15 +31,15 @@ class Occasion(Enum):
     BEGAN = "began"
     """A forward began, after a change that no optimizer step is known for."""
     BACKWARD = "backward"
-    """A synchronised backward had ended."""
+    """A synchronised backward ended."""
     REDUCED = "reduced"
-    """A forward began after the program had reduced the gradients of a model itself, without a wrapper."""
+    """A forward began after the program reduced a model's gradients itself, without a wrapper."""
     UPDATED = "updated"
-    """An optimizer had stepped, and what is compared is a DTensor that is replicated along a mesh dimension."""
+    """An optimizer stepped; compared are DTensors that are replicated along a mesh dimension."""
     BESIDE = "beside"
-    """The same of parameters along a dimension of data parallelism on which they are not placed."""
+    """An optimizer stepped; compared are parameters along a data-parallel dimension on which they are not placed."""
     AVERAGED = "averaged"
-    """The program had averaged parameters itself."""
+    """The program averaged parameters itself."""
     ENDED = "ended"
     """The program returned."""
 
@@ -51,15 +51,15 @@ class Moment(NamedTuple):
     step: int
     """The wrapper's latest synchronising forward; 0 before the first."""
     optimizer_step: int = 0
-    """Which optimizer step since that forward; 0 if the moment is no optimizer step."""
+    """The number of the optimizer step since that forward; 0 if this is no optimizer step."""
     text: str = ""
-    """What the moment is, if it is no optimizer step."""
+    """A description, if this is no optimizer step."""
     optimizer: int = 0
-    """Which optimizer of the wrapper; each counts its own steps."""
+    """The number of the optimizer of the wrapper; each counts its own steps."""
     occasion: Occasion = Occasion.USUAL
 
     def is_over_by(self, other: Moment) -> bool:
-        """True if no rank that has come to `other` can come to this one any more."""
+        """True if a rank that has reached `other` can no longer reach this one."""
         if self.step != other.step or self == other:
             return self.step <= other.step
         if self.text or other.text or self.optimizer != other.optimizer:
@@ -77,83 +77,83 @@ class Moment(NamedTuple):
 
 
 def when_made(wrapper: int) -> Moment:
-    """The wrapper was made."""
+    """Return the moment at which a wrapper was made."""
     return Moment(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=Occasion.MADE)
 
 
 def when_began(wrapper: int, step: int, optimizer_steps: int) -> Moment:
-    """A forward began, so many optimizer steps after the latest synchronising one."""
+    """Return the moment of a forward's begin, this many optimizer steps after the latest synchronising forward."""
     text = f"when a forward of DDP #{wrapper} began, after its step {step}"
     return Moment(wrapper, step, optimizer_steps, text, occasion=Occasion.BEGAN)
 
 
 def when_reduced_in(wrapper: int, step: int, *, has_ended: bool = False) -> Moment:
-    """A synchronised backward had ended; or the program, without a step since."""
+    """Return the moment of a synchronised backward's end, or of the program's end after it without a step."""
     backward = f"the backward of step {step} of DDP #{wrapper}"
     text = f"when the program had ended after {backward}" if has_ended else f"when {backward} had ended"
     return Moment(wrapper, step, text=text, occasion=Occasion.BACKWARD)
 
 
 def when_reduced_by(group: str, sequence: int, *, has_ended: bool = False) -> Moment:
-    """The program had reduced gradients itself, and the next forward began, or its end came."""
+    """Return the moment after the program reduced gradients itself: the next forward's begin, or the program's end."""
     what = f'after all_reduce #{sequence} of gradients on group "{group}"'
     text = f"when the program had ended, {what}" if has_ended else f"when the first forward {what} began"
     return Moment(-1, sequence, int(has_ended), text, occasion=Occasion.REDUCED)
 
 
 def when_updated(group: str, step: int, *, is_beside: bool = False, has_ended: bool = False) -> Moment:
-    """An optimizer had stepped for the step-th time on parameters that the ranks of a group replicate."""
+    """Return the moment of an optimizer step on parameters that are replicated on the ranks of a group."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
     return Moment(-2, step, int(has_ended), text, occasion=Occasion.BESIDE if is_beside else Occasion.UPDATED)
 
 
 def when_averaged_by(group: str, sequence: int) -> Moment:
-    """The program had averaged parameters itself, and trained no further."""
+    """Return the moment after the program averaged parameters itself and trained no more."""
     text = f'after all_reduce #{sequence} of parameters on group "{group}"'
     return Moment(-1, sequence, text=text, occasion=Occasion.AVERAGED)
 
 
 def when_ended(wrapper: int, step: int) -> Moment:
-    """The program returned."""
+    """Return the moment at which the program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
     return Moment(wrapper, step, text=text, occasion=Occasion.ENDED)
 
 
-class Apart(Enum):
-    """What differed first of that which an optimizer step is made of."""
+class FirstDifference(Enum):
+    """The first input of an optimizer step that differed between ranks."""
 
     START = "start"
     """The parameters when the step's forward began."""
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
-    """Its learning rate or state, as all else was equal."""
+    """The optimizer's learning rate or state: all other inputs were equal."""
 
 
 class Circumstances(NamedTuple):
-    """What is known besides the values, for the cause."""
+    """Facts about a divergence, other than the values, that decide its cause."""
 
     is_order: bool = False
-    """What differs is which parameter stands at a place."""
+    """True if the order of the parameters differs."""
     is_reduced: bool = True
     """False for a parameter that is in no bucket."""
     unreduced: str = ""
-    """A bucket that was not reduced in this step."""
+    """The bucket that was not reduced in this step, as text."""
     skipped: str = ""
-    """Tells of ranks (`skippers`) that left out an optimizer step."""
+    """A text about ranks (`skippers`) that omitted an optimizer step."""
     skippers: tuple[int, ...] = ()
     has_run: bool = False
-    """A training forward went through the wrapper."""
+    """True if a training forward went through the wrapper."""
     is_late: bool = False
-    """Gradients came when the reduction of the step was over."""
-    apart: Apart = Apart.OPTIMIZER
+    """True if gradients came after the step's reduction had ended."""
+    apart: FirstDifference = FirstDifference.OPTIMIZER
     unwaited: str = ""
-    """A call of the user's that a rank had not waited for."""
+    """A call of the user's that a rank had not waited for, as text."""
 
 
 _APART = {
-    Apart.START: Cause.STARTED_APART,
-    Apart.GRADIENTS: Cause.GRADIENTS_CHANGED,
-    Apart.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
+    FirstDifference.START: Cause.STARTED_APART,
+    FirstDifference.GRADIENTS: Cause.GRADIENTS_CHANGED,
+    FirstDifference.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
 }
 
 _CAUSES = {
@@ -176,9 +176,9 @@ def divergence(
     index: str = "",
     known: Circumstances,
 ) -> Finding:
-    """The finding for replicas that differ first in `name`, in a tensor at `index`.
+    """Return the finding for replicas whose first difference is in `name`, in a tensor at `index`.
 
-    `sites` are the lines that the ranks were compared at.
+    `sites` are, by rank, the lines at which the replicas were compared.
     """
     culprits = known.skippers or minority(side.ranks for side in sides)
     summary = f"{name}{index} differs {_between(sides)} {moment}"
@@ -199,9 +199,9 @@ def _between(sides: Sequence[Side]) -> str:
 
 
 def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
-    """The finding for ranks that left out the last optimizer step, so that nothing is left to compare them with.
+    """Return the finding for ranks that omitted the last optimizer step, so there is no later step to compare.
 
-    `skippers` and `others` have the lines of the last optimizer steps that they did make, if they made one.
+    `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
     text = skip_text(moment, skippers, rank_list(others))
     lines = [f"last step at {site}" if site != NOWHERE else "" for site in skippers.values()]
@@ -216,18 +216,18 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
 
 
 NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model at the same moment"
-"""Of a run that was to compare those that there are."""
+"""The note for a run that should compare replicas, but found none to compare."""
 
 
 def nothing_compared(world_size: int) -> Finding:
-    """The finding for a check of replicas that found none."""
+    """Return the finding for a check of replicas that compared nothing."""
     summary = 'check="replicas" compared nothing: no two ranks had a replica of a model at the same moment'
     body: list[str | Line] = [f"UNKNOWN  {Code.UNCHECKED}", f"  {summary}", *Cause.NOTHING_COMPARED.lines()]
     return Finding(Code.UNCHECKED, tuple(range(world_size)), summary, tuple(body))
 
 
 def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
-    """What tells that ranks left out an optimizer step."""
+    """Return the text that ranks omitted an optimizer step."""
     where = f"after step {moment.step} of DDP #{moment.wrapper}"
     return f"{rank_list(skippers)} made no optimizer step {where}, and {others} did"
 
@@ -264,7 +264,7 @@ def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstance
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
         return Cause.READ_BEFORE_WAIT.lines(fact=known.unwaited)
-    if known.apart is Apart.START and moment.step > 1:
+    if known.apart is FirstDifference.START and moment.step > 1:
         return Cause.CHANGED_BETWEEN_STEPS.lines()
     return _APART[known.apart].lines()
 

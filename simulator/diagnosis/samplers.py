@@ -1,4 +1,4 @@
-"""Ranks whose parts of a data set do not fit together, as a finding."""
+"""The finding for DistributedSamplers whose parts of the data set do not fit together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
 class Sampling(NamedTuple):
-    """What a DistributedSampler works out its samples from."""
+    """The settings from which a DistributedSampler computes its samples."""
 
     num_replicas: int
     rank: int
     samples: int
-    """How many the data set has."""
+    """The number of samples of the data set."""
     shuffle: bool
     seed: int
     epoch: int
@@ -26,14 +26,14 @@ class Sampling(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A rank goes through its samples."""
+    """One iteration of a rank over its sampler."""
 
     rank: int
     sampling: Sampling
     made: Site
     """The line that made the sampler."""
     site: Site
-    """The line that goes through it."""
+    """The line that iterates over it."""
 
 
 _MADE_WITH = ("num_replicas", "samples", "shuffle", "drop_last", "seed")
@@ -41,10 +41,9 @@ _NAMES = {"samples": "length of the data set"}
 
 
 def parts_differ(read: Sequence[Read]) -> Finding | None:
-    """The finding for samplers that all ranks made at one line, if their samples are no parts of one whole.
+    """Return the finding for samplers that all ranks made at one line, if their parts do not fit together.
 
-    Surely so only where a rank takes its part as one of all ranks of the run: another number of replicas may be that of
-    a group of its own.
+    Only if some sampler's `num_replicas` is the world size: another number may belong to a group of ranks.
     """
     size = len(read)
     if size < 2 or all(each.sampling.num_replicas != size for each in read):
@@ -67,17 +66,17 @@ def _differs(values: Sequence[Hashable]) -> bool:
 
 
 def _permutation(sampling: Sampling) -> int:
-    """What the generator starts from, which the order of all samples follows."""
+    """Return the seed of the generator that orders all samples."""
     return sampling.seed + sampling.epoch if sampling.shuffle else 0
 
 
 def _finding(read: Sequence[Read], name: str, values: Sequence[object]) -> Finding:
     sides = ranks_by((each.rank, value) for each, value in zip(read, values, strict=True))
     culprits = minority(sides.values())
-    told = " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
+    values_text = " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
     if name == "epoch":
-        return _worded(read, culprits, f"epoch {told}", Cause.SAMPLERS_OF_OTHER_EPOCHS.lines())
-    return _worded(read, culprits, f"{name} {told}", Cause.SAMPLERS_DIFFER.lines(fact=name))
+        return _worded(read, culprits, f"epoch {values_text}", Cause.SAMPLERS_OF_OTHER_EPOCHS.lines())
+    return _worded(read, culprits, f"{name} {values_text}", Cause.SAMPLERS_DIFFER.lines(fact=name))
 
 
 def _same_part(read: Sequence[Read]) -> Finding:

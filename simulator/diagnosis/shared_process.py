@@ -1,4 +1,4 @@
-"""What ranks that are threads do to the process that they share, as a finding."""
+"""The finding for ranks (as threads) that change state of the process that they share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 class Shared(Enum):
-    """What belongs to a process."""
+    """Uses of state that belongs to a process, not to a rank."""
 
     FOLDER = "changes the working folder"
     SIGNALS = "sets a signal handler, which Python allows the main thread of a process alone"
@@ -22,7 +22,7 @@ class Shared(Enum):
 
 
 def shared_process(what: Shared, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
-    """The finding for one thing done at one line; `of` is the variable, or the library, that it is about."""
+    """Return the finding for one use at one line; `of` is the environment variable or the library."""
     deed = what.value.format(of=of)
     summary = f"{rank_list(ranks)} {of_many(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
     lines: tuple[str | Line, ...] = (

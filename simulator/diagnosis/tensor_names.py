@@ -1,4 +1,4 @@
-"""Tensors that met others of another name, as a finding: each rank went through the same ones in its own order."""
+"""The finding for collectives that combine tensors of different names, as ranks loop over them in different orders."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 MOST_NAMED = 256
-"""Tensors of one line that names are looked for; each costs as much as half a call."""
+"""The most tensors of one line whose names are looked up; a look-up takes as long as half a call."""
 
 
 class TensorName(NamedTuple):
-    """What a rank calls a tensor."""
+    """The name that a tensor has on a rank."""
 
     text: str
     is_sure: bool
-    """It is the tensor of a module or of an optimizer."""
+    """True if the tensor belongs to a module or an optimizer."""
 
 
 class NamedCall(NamedTuple):
-    """A call, and what its rank calls the tensor that it brings."""
+    """A call, with the name of its tensor."""
 
     call: Call
     name: TensorName
 
 
 def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
-    """The finding for the calls of one line and group, if ranks made them with the same names in different orders.
+    """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
 
-    Ranks that have names of their own may mean it: so all must have the same names, each as often, in calls that met.
+    Different names may be intended. So all ranks must have the same names, equally often, in calls that met.
     """
     ranks = list(named.values())
     names, sequences = [[each.name.text for each in calls] for calls in ranks], [_sequences(calls) for calls in ranks]
@@ -48,13 +48,13 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
 
 
 def _lengths(names: Sequence[Sequence[str]]) -> range:
-    """How many of them may be compared: all, and where only the first were named, the last round may be left out."""
+    """Return the lengths to compare: all calls; or fewer if only the first calls have names, without the last round."""
     longest = len(names[0])
     return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
 
 
 def _are_same(names: Sequence[Sequence[str]], length: int) -> bool:
-    """True if all ranks have the same names among so many, each as often."""
+    """True if all ranks have the same names, equally often, among the first `length` calls."""
     return all(sorted(each[:length]) == sorted(names[0][:length]) for each in names)
 
 

@@ -1,4 +1,4 @@
-"""Threads of a rank, as findings: those that raised, and why those of one rank wait for each other."""
+"""Findings about threads that a rank started: exceptions, and deadlocks within one rank."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.explain import elided, shortened
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import RankSnapshot, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
@@ -17,7 +17,7 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:
-    """The finding for a thread that raised, on some ranks; `error` is the type and message of what it raised."""
+    """Return the finding for a thread that raised on these ranks; `error` is the exception's type and message."""
     where = f" at {site}" if site else ""
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
     lines: list[str | Line] = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
@@ -28,9 +28,9 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, tuple(lines), (site,) if site else ())
 
 
-def together(snapshot: Snapshot, readings: Sequence[Reading]) -> list[Reading]:
-    """The readings, those of threads that wait alike within several ranks as one, in the place of the first."""
-    alike: dict[object, Reading] = {}
+def together(snapshot: Snapshot, readings: Sequence[WaitReading]) -> list[WaitReading]:
+    """Merge equal readings of thread deadlocks on several ranks into one, at the first one's position."""
+    alike: dict[object, WaitReading] = {}
     for index, reading in enumerate(readings):
         key: object = index
         if reading.code is Code.DEADLOCK_THREADS:
@@ -53,7 +53,7 @@ def _kind(wait: Wait | None) -> tuple[str, Site | None]:
 def waits_of_thread(
     snapshot: Snapshot, rank: RankSnapshot, number: int, wait: LockWait | ThreadWait
 ) -> tuple[str, str, str]:
-    """What a thread of a rank waits for, where, and who has it."""
+    """Return what a thread waits for, where, and which thread holds it."""
     site = str(wait.site) if wait.site.line else ""
     if isinstance(wait, ThreadWait):
         over = "is over, and " if wait.is_at_end else ""
@@ -65,12 +65,12 @@ def waits_of_thread(
 
 
 def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
-    """The threads of a cycle, by name."""
+    """Return the threads of a cycle, by name, as text."""
     return " -> ".join(elided([_named(snapshot.threads[number]) for number in (*threads, threads[0])]))
 
 
-def advise_threads(snapshot: Snapshot, reading: Reading) -> list[Line]:
-    """Why threads of one rank wait for each other, and what to try."""
+def advise_threads(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
+    """Return the cause of a thread deadlock within one rank, and what to try."""
     culprits = rank_list(reading.culprits)
     waits = [snapshot.threads[number].wait for number in reading.threads]
     holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]

@@ -1,4 +1,4 @@
-"""Who did how much: how often each rank came to the lines, or through the wrappers, whose calls met or wait."""
+"""Counts, for findings: how often each rank reached the lines, or used the wrappers, whose calls met or wait."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ddpsim.simulator.wording import Line, rank_list, ranks_by
 _MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
 
 _A_LOOP = 2
-"""Who came to a line so often came in a loop."""
+"""A rank that reached a line this often reached it in a loop."""
 
 
 def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()) -> list[Line]:
-    """A line for each loop that some ranks have gone through more often than others.
+    """Return a line for each loop that some ranks ran through more often than others.
 
-    They are those whose calls met or wait, and those that are `missing` there.
+    Compared are the ranks of `calls` (which met or wait), and the ranks that are `missing` there.
     """
     return [Line("counts", f"{what} {_times(times)}") for what, times in _unequal(calls, issued, missing)]
 
 
 def behind(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]) -> tuple[int, ...]:
-    """Those of the missing ranks that have gone through such a loop less often than others."""
+    """Return the missing ranks that ran through such a loop less often than others."""
     loops = [times for _, times in _unequal(calls, issued, missing)]
     return tuple(rank for rank in missing if any(times[rank] < max(times.values()) for times in loops))
 
 
 def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
-    """The findings; those that uneven data may lead to say how many batches the data loaders of ranks had, if others.
+    """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
-    `batches` has for each rank and line those of one loop after another. Ranks are compared in the same loop.
+    `batches` has, by rank and line, the count of each loop in order. Ranks are compared in the same loop.
     """
     lines = list(_of_loaders(batches))
     for finding in findings:
@@ -59,8 +59,8 @@ def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator
         last = min(map(len, loops.values())) - 1
         sides = sorted(ranks_by((rank, own[last]) for rank, own in loops.items()).items(), reverse=True)
         if len(sides) > 1:
-            told = "; ".join(f"{count} batch{'es' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
-            yield Line("batches", f"the data loader of {site} has {told}")
+            counts = "; ".join(f"{count} batch{'es' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
+            yield Line("batches", f"the data loader of {site} has {counts}")
 
 
 def _of_lines(
@@ -82,7 +82,7 @@ def _of_lines(
 def _of_wrappers(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
-    """Synchronising forwards; what a rank makes for others after it has run out of input is none of its own."""
+    """Count synchronising forwards by wrapper and rank; calls that `join()` makes for a joined rank do not count."""
     for wrapper in dict.fromkeys(call.origin.wrapper for call in calls if call.origin.wrapper is not None):
         steps = dict.fromkeys(ranks, 0)
         for call in issued:

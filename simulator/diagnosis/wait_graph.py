@@ -1,24 +1,23 @@
-"""The wait-for graph: who waits for whom, and its readings.
+"""The wait-for graph of a deadlock, and its readings (the reasons why ranks wait).
 
-Nodes are ranks and the slots they wait in; an edge goes from a rank to its slot and from a slot to each rank
-that has not come. The slots in between keep the graph small: half of 1,024 ranks waiting for the other half are
-1,024 edges, not 262,144.
+Nodes are ranks and the slots they wait in. An edge goes from a rank to its slot, and from a slot to each rank that has
+not made its call. The slots keep the graph small: if half of 1,024 ranks wait for the other half, there are 1,024
+edges, not 262,144.
 
-An AND node needs all its successors, an OR node (a receive from any source, a wait for one of several calls, a store
-key) needs one. The graph is only built when no rank is enabled and the clock has nothing to fire, so every waiting rank
-waits for good, and all alternatives of an OR node do; the readings say why.
+An AND node needs all its successors. An OR node (a receive from any source, a wait for one of several calls, a store
+key) needs one. The graph is built only when no rank can run and no timer is pending, so every waiting rank waits
+forever, and so do all alternatives of an OR node.
 
-Note [Store keys]. Nobody knows who was to set a key. Ranks that wait for different keys may each have been about to set
-another's, which is read as a cycle; ranks that wait for one key, or one rank alone, wait for nobody in particular.
+Note [Store keys]. It is not known which rank should set a key. Ranks that wait for different keys may each have to set
+another's key, so they are read as a cycle. Ranks that wait for the same key, or a single rank, wait for no known rank.
 
-Note [Stream nodes]. On a backend that runs a rank's calls one after another, a call that is queued behind another one
-has not come to its slot. Who waits for it waits for the rank's stream, a node of its own, and that for the slots of the
-calls under way in it: the program of the rank may be anywhere by then.
+Note [Stream nodes]. On a backend that runs a rank's calls one after another, a queued call has not reached its slot.
+Ranks that wait for it wait for the rank's stream, which is a node. The stream waits for the slots of its running calls.
+The rank's main thread may be anywhere by then.
 
-Note [Thread nodes]. The program of a rank is one of its threads, and each that it has started is a node of its own: an
-edge goes to the thread whose end it waits for, and by way of a lock to who has it. At an event or a queue it waits for
-ANY of the rank's other threads. A rank that is missing in a slot may be missed in any of its threads; its program is
-as good as them, as it waits for them in the end.
+Note [Thread nodes]. A rank's main thread and each thread that it started is a node. Its edge leads to the thread whose
+end it waits for, or through a lock to the lock's holder. At an event or a queue it waits for ANY other thread of the
+rank. Any thread of a rank could make a missing call; the main thread represents them all, as it waits for their end.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.digraph import Digraph
-from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
@@ -38,14 +37,14 @@ Graph: TypeAlias = Digraph[Any]
 
 
 class Thread(NamedTuple):
-    """The node of a thread; that of a rank's program has the rank's number."""
+    """The node of a thread; a rank's main thread has the rank's number."""
 
     rank: int
     number: int
 
 
 class Stream(NamedTuple):
-    """The node of the stream of a rank."""
+    """The node of a rank's stream (its queue of calls)."""
 
     rank: int
     name: str = "stream"
@@ -64,7 +63,7 @@ class WaitGraph:
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
         self.waits: dict[Thread, Wait | None] = {}
-        """What each thread waits for; without those that a rank has started and that a timer wakes up again."""
+        """By thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
             self.waits[Thread(rank.rank, rank.rank)] = rank.wait
         for rank in snapshot.ranks:
@@ -88,7 +87,9 @@ class WaitGraph:
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
-            open_calls = [call for call in stream.started if call in slot_by_call]  # one that does not agree is in none
+            open_calls = [
+                call for call in stream.started if call in slot_by_call
+            ]  # a call that does not agree is in no slot
             graph.add_edges((Stream(stream.rank), ("slot", slot_by_call[call])) for call in open_calls)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph.after:
@@ -98,7 +99,7 @@ class WaitGraph:
         self._add_store_waits()
 
     def _missing_in(self, slot: OpenSlot, rank: int) -> Thread | Stream:
-        """Who is to bring a slot the call of a rank: its stream, if the call is queued there, or its program."""
+        """Return the node that must make a rank's missing call: its stream if the call is queued, or its thread."""
         is_queued = any(
             slot.lacks(call) for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued
         )
@@ -129,13 +130,13 @@ class WaitGraph:
             if len(alike) > 1:
                 self.graph.add_edges([(("store", index), alike[(index + 1) % len(alike)][0])])
 
-    # --- who waits for whom -------------------------------------------------------------------------------------------
+    # --- edges as values ----------------------------------------------------------------------------------------------
 
     def waiting(self) -> tuple[Waiting, ...]:
-        """Who waits, and for whom, in the order of ranks: the graph as values, with what lies in between left out."""
+        """Return each waiting thread and those it waits for, by rank: the graph as values, without slots and keys."""
         who: dict[Any, Who] = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
         who |= {node: Who(node.rank, "") for node in self.graph.after if isinstance(node, Stream)}
-        beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one slot share the tuple of those it misses
+        beyond: dict[Any, tuple[Who, ...]] = {}  # calls that wait in one slot share the tuple
 
         def through(node: Any) -> tuple[Who, ...]:
             if node not in beyond:
@@ -154,21 +155,21 @@ class WaitGraph:
         return tuple(sorted(found, key=lambda each: each.who))
 
     def _missing(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
-        """For each call of a wait, whom its slot lacks; nobody, if it is open no more."""
+        """Return, for each call of a wait, the missing ranks of its slot; () if the slot is no longer open."""
         slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
-    # --- why ----------------------------------------------------------------------------------------------------------
+    # --- readings -----------------------------------------------------------------------------------------------------
 
-    def readings(self) -> tuple[Reading, ...]:
-        """One for each cycle, and for each set of ends that the same ranks wait for; by lowest victim."""
+    def readings(self) -> tuple[WaitReading, ...]:
+        """Return a reading for each cycle and for each set of ends that the same ranks wait for, by lowest victim."""
         readings = [*self._cycles(), *self._ends()]
         return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
-    def _cycles(self) -> Iterator[Reading]:
-        """The shortest cycle of each strongly connected component that waits for itself, whatever else it waits for.
+    def _cycles(self) -> Iterator[WaitReading]:
+        """Yield the shortest cycle of each strongly connected component that waits for itself.
 
-        An OR node that somebody outside could serve is left out: a cycle through it is not why it waits.
+        An OR node with a successor outside the component is omitted: the cycle is not the reason for its wait.
         """
         for knot in self.graph.knots():
             closed = [
@@ -180,13 +181,13 @@ class WaitGraph:
                 ranks = tuple(dict.fromkeys(node.rank for node in cycle))
                 if len(ranks) > 1 or not any(map(_is_within_rank, knot)):
                     streams = tuple(node.rank for node in cycle if isinstance(node, Stream))
-                    yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
+                    yield WaitReading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
                 else:
                     numbers = tuple(node.number for node in cycle if isinstance(node, Thread))
-                    yield Reading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
+                    yield WaitReading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
 
-    def _ends(self) -> Iterator[Reading]:
-        """What waits end in: ranks that raised or returned, and store keys that nobody sets."""
+    def _ends(self) -> Iterator[WaitReading]:
+        """Yield a reading for each end of waits: ranks that raised or returned, store keys that no rank sets."""
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
@@ -208,16 +209,16 @@ class WaitGraph:
             elif state is RankState.WAITING:
                 culprits = _ranks({*nodes, *before})
             any_suffices = len(nodes) > 1 and before <= self.alternatives
-            yield Reading(code, culprits, victims, any_suffices=any_suffices)
+            yield WaitReading(code, culprits, victims, any_suffices=any_suffices)
 
     def _state(self, node: Any) -> RankState:
-        """What has become of whom a node stands for; one that waits for nobody in particular still waits."""
+        """Return the state of a node's rank; a node with a wait but no successor is still waiting."""
         is_over = isinstance(node, Thread) and self.waits[node] is None
         return self.snapshot.ranks[node.rank].state if is_over else RankState.WAITING
 
 
 def _is_within_rank(node: Any) -> bool:
-    """True for what only threads that a rank has started wait for, or are."""
+    """True for a started thread or a lock, which only exist within one rank."""
     return node.number != node.rank if isinstance(node, Thread) else node[0] == "lock"
 
 
@@ -226,7 +227,7 @@ def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
-    """The threads and streams of a shortest cycle, from the lowest one on; () if there is none."""
+    """Return the threads and streams of a shortest cycle, starting at the lowest rank; () if there is none."""
     starts = [
         (min((node for node in knot if isinstance(node, (Thread, Stream))), key=_order), knot) for knot in graph.knots()
     ]
@@ -238,11 +239,11 @@ def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
 
 
 def _order(node: Thread | Stream) -> tuple[int, bool, int]:
-    """By rank, the thread of its program first."""
+    """Sort key: by rank, its main thread first."""
     return node.rank, isinstance(node, Stream), node.number if isinstance(node, Thread) else 0
 
 
 def _cycle_through(graph: Graph, start: Thread | Stream) -> list[Any]:
-    """A shortest path from `start` back to itself."""
+    """Return a shortest path from `start` back to itself."""
     paths = [graph.shortest_path(after, start) for after in sorted(graph.after[start], key=repr)]
     return [start, *min(paths, key=len)[:-1]]

@@ -1,4 +1,4 @@
-"""The strategy of a policy's name."""
+"""Builds the exploration strategy for a policy's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),
     "dfs": lambda world_size, option: Dfs(preemptions=option),
 }
-"""Those that learn from executions, and know when they have seen all; made from a world size and their option."""
+"""Strategies that learn from executions and can be complete; each is made from a world size and its option."""
 
 
 def strategy_of(
@@ -25,7 +25,7 @@ def strategy_of(
     depth: int | None = None,
     preemptions: int | None = None,
 ) -> Strategy:
-    """The strategy of a name, with its options. Raises UsageError for an unknown one, or an option that it lacks."""
+    """Return the strategy of a name, with its options. Raises UsageError for an unknown name or option."""
     given = {"depth": depth, "preemptions": preemptions}
     for owner, option in ((each.name, each.option) for each in POLICIES.values() if each.option is not None):
         value = given[option.name]
@@ -43,5 +43,5 @@ def strategy_of(
     wanted = None if row.option is None else given[row.option.name]
     if policy in COVERING:
         return COVERING[policy](world_size, wanted)
-    row.policy(seed, wanted)  # so that an option that is wrong is told now
+    row.policy(seed, wanted)  # so that a wrong option raises now
     return Walks(seed, lambda seed, choices: row.policy(seed, wanted, choices))

@@ -1,7 +1,7 @@
-"""What dpor's outcomes were compared with those of every schedule on; docs/exploring.md says how large programs were.
+"""The store operations and thread primitives for which DPOR was compared with running every schedule.
 
-The kinds of things that ranks and their threads use are told as they are used. tests/exploration/test_compared.py holds
-this to what the programs of the comparison are made of.
+Programs report what they use while they run; docs/exploring.md describes the comparison.
+tests/exploration/test_compared.py checks that this list matches the programs that were compared.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ _COMPARED = OF_THE_STORE | OF_THREADS
 
 
 def not_compared(used: Iterable[str]) -> list[str]:
-    """Those of what a program used that no comparison had, in order."""
+    """Return what a program used for which there was no comparison, sorted."""
     return sorted(set(used) - _COMPARED)

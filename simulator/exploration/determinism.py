@@ -1,4 +1,4 @@
-"""The check of determinism: each schedule runs twice, and both runs must offer the same choices and do the same.
+"""The determinism check: each schedule runs twice, and both runs must offer the same choices and do the same.
 
 Everything else relies on it: a replay, a search that repeats the start of an execution, and shrinking.
 """
@@ -9,24 +9,26 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ddpsim.simulator.choices import ChoicePoint, Policy
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, Run, runs_differ
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, runs_differ
 from ddpsim.simulator.result import Result
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
-    """The first run's result, with the finding `nondeterminism` if the second, under the same choices, differs."""
+    """Run twice under the same choices; return the first result, with a `nondeterminism` finding if they differ."""
     first = _Recorder(policy)
     result = run(first)
     second = _Recorder(_Recorded(first.choices))
     again = run(second)
-    finding = runs_differ(Run(tuple(first.offers), result.trace), Run(tuple(second.offers), again.trace))
+    finding = runs_differ(
+        RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
+    )
     if finding is None:
         return result
     return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
 
 
 class _Recorder:
-    """A policy, and all that it was asked and answered."""
+    """Wraps a policy and records its choice points and its choices."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -42,7 +44,7 @@ class _Recorder:
 
 
 class _Recorded:
-    """Gives recorded choices; the default where there is no such option, since the runs differ already."""
+    """A policy that repeats recorded choices; takes the default if an option is missing (the runs differ then)."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         self._choices = iter(choices)

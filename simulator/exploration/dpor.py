@@ -1,8 +1,11 @@
-"""Dynamic partial order reduction: one execution for each class of interleavings that nobody can tell apart.
+"""Dynamic partial order reduction (DPOR): one execution for each class of equivalent interleavings.
 
 The algorithm is Source-DPOR with sleep sets, as published: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets:
 A Foundation for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL
-2014). In its words, with E for the steps of a run so far:
+2014). It refines the DPOR of C. Flanagan and P. Godefroid (POPL 2005), whose persistent sets make more runs. Refused:
+wakeup trees (Optimal-DPOR of the same paper), which break no run off but keep parts of runs for each node; bounded
+preemptions as in Loom and random schedules as in Shuttle, which are other policies here ("dfs" and "random", "pct").
+With E for the steps of a run so far:
 
     Explore(E, Sleep):
       if there is p in enabled(E) \\ Sleep:
@@ -14,26 +17,26 @@ A Foundation for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64
           Explore(E.p, those of Sleep whose next step is independent of p's)
           add p to Sleep
 
-Here backtrack is `Node.todo`, Sleep is `Node.sleep`; races and initials are those of happens_before.py, and are looked
-for when a run is over, as its steps are known then. Of a run whose every enabled rank sleeps (RedundantRun, it does not
-count) they are looked for, too. So each class is run once, and those that are broken off are what the algorithm is not
-optimal in. It is the steps, not the choice points, that are in races:
+Here backtrack is `Node.todo` and Sleep is `Node.sleep`. Races and initials are those of happens_before.py. They are
+computed when a run has ended, because its steps are known then. A run is broken off when all its enabled ranks sleep
+(RedundantRun, it does not count); its races are used, too. So each class is run once, and the runs that are broken off
+are the only waste. Races are between steps, not between choice points:
 
-- A look in vain at what is not there is one step with the look again that follows, as long as nobody is let in between
-  by time. A rank that waits is no step: it goes on in the step of its own that follows. Whether it began to wait before
-  its keys came is the same, unless one of them is removed again: then these are in a race, as is who removes one of
-  several keys with who waits for all of them.
-- A receive from any source takes, in one run after the other, each of the messages that are there. A message that came
-  later and could have come earlier is in a race with it, or with the message that was taken (message_races.py); where
-  that message is there first, only it is taken.
-- A mismatch ends a run, whatever the others could still do. So somebody else goes first, too: what they do then may
-  change whether it comes to that.
-- Which rank is tried first does not matter. Those that stand before what nobody can observe are, so that most races are
-  found with few runs broken off; and of a program of collectives there is one run.
+- A failed poll and the poll that follows it are one step, unless time lets another rank run in between. Waiting is not
+  a step: the rank continues in its next step. It makes no difference whether a rank began to wait before or after its
+  keys were set, unless one of the keys is removed again. Then the two are in a race; so are the removal of one of
+  several keys and the wait for all of them.
+- A receive from any source takes each available message, one per run. A message that came later and could have come
+  earlier is in a race with the receive, or with the message that was taken (message_races.py). In the run where that
+  message comes first, the receive takes only that one.
+- A mismatch ends the run although other ranks could still run. So another rank is tried first, too: what it does may
+  prevent the mismatch.
+- The first choice does not change the result. Ranks whose next step no other rank can observe are tried first: so most
+  races are found with few runs broken off, and a program that only uses collectives needs one run.
 
-What ranks do to each other past torch.distributed and its store, by files or by Python objects that they share, is not
-seen; nor is what hangs on how often ranks have polled while virtual time passes. Policies "random" and "dfs" do without
-that knowledge. Loops that poll have an end (simulator/policies/spin_detection.py).
+Effects between ranks outside torch.distributed and its store (files, shared Python objects) are not seen. Neither is
+behaviour that depends on how often ranks polled while virtual time passed. Policies "random" and "dfs" do not rely on
+that knowledge. Polling loops are bounded (simulator/policies/spin_detection.py).
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ from ddpsim.simulator.wording import listed
 
 
 class Dpor:
-    """A strategy of explorations: covers every class of interleavings."""
+    """The exploration strategy that runs one execution for every class of equivalent interleavings."""
 
     coverage = None
     limits = ""
@@ -67,7 +70,7 @@ class Dpor:
         self._world_size = world_size
         self._path: list[Node] = []
         self._new_from = 0
-        """So many nodes of a run are as in one before, with the races of their steps."""
+        """How many of the path's nodes are the same as in the run before; their races are known already."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -76,7 +79,7 @@ class Dpor:
 
     @property
     def outside(self) -> str:
-        """What it does not see, and what programs used that it was not compared on."""
+        """What DPOR does not see, and used features for which it was not compared with all schedules."""
         names = not_compared(self._used)
         used = f", and for {listed(names)}, which no comparison had" if names else ""
         return f"files, shared objects, hash order and time{used}"
@@ -92,7 +95,7 @@ class Dpor:
         return self._run
 
     def take(self, result: Result) -> Finding | None:
-        """Look whether the execution repeated what it shares with the one before; a finding if it did not."""
+        """Check that the execution repeated the choices it shares with the one before; return a finding if not."""
         assert self._run is not None
         self._run.spins.conclude()
         self._differs = self._run.divergence(is_cut=result.verdict is Verdict.UNKNOWN)
@@ -115,7 +118,7 @@ class DporRun:
         self._used = used
         self.spins = spins
         self.is_redundant = False
-        """A rank took a step that slept."""
+        """True if a rank took a step that was in the sleep set."""
         self._path = path
         self._known = len(path)
         self._new_from = new_from
@@ -126,18 +129,18 @@ class DporRun:
         self._intents: list[Accesses] = [()] * world_size
         self._step_node: list[int | None] = [None] * world_size
         self._looks_again: tuple[int, int] | None = None
-        """Who has looked in vain just now, and where it was chosen for that."""
+        """The rank whose last step was a failed poll, and the index of the node that chose it."""
         self._sleep: Sleep = {}
         self._taken: dict[int, frozenset[int]] = {}
-        """By rank, the sources that need not be tried by the receive it is chosen for."""
+        """By rank, the sources that its next receive need not try."""
         self._open_receives: dict[Object, int] = {}
         self._ended_by: int | None = None
-        """Where the rank was chosen that ended the run before its time."""
+        """The index of the node that chose the rank which ended the run early."""
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of what the path says, and after its end, of what comes first."""
+        """Return the index of the option on the path; after the path's end, of the first one worth a try."""
         offer = Offer(point, tuple(options))
         if self._differs is not None:
             return 0
@@ -159,7 +162,7 @@ class DporRun:
         return offer.options.index(chosen)
 
     def _same_step(self, rank: int, node: int, offer: Offer) -> int | None:
-        """The rank, if nobody came in since it was chosen. Else its look in vain was a step of its own."""
+        """Return the rank if the same ranks can still run; otherwise its failed poll was a step of its own."""
         self._looks_again = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
@@ -175,7 +178,7 @@ class DporRun:
         return offer.options.index(node.chosen)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """True if a rank stands before what may depend on others. It only tells whom to try first."""
+        """True if the rank's next step may depend on other ranks' steps; only decides which rank is tried first."""
         for object, mode in self._intents[rank]:
             if mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0):
                 return True
@@ -208,7 +211,7 @@ class DporRun:
         self._order.begins(rank, node)
 
     def _wake(self, rank: int) -> None:
-        """A rank is chosen, whether it slept or not."""
+        """Remove a chosen rank from the sleep set, if it is there."""
         self._taken.pop(rank, None)
         if rank in self._sleep:
             self._taken[rank] = self._sleep[rank].sources
@@ -217,7 +220,7 @@ class DporRun:
     def _source(self, offer: Offer) -> Node:
         rank = offer.point.rank
         taken = self._taken.get(rank, frozenset())
-        if rank in self._sleep:  # it had no rival, and was not chosen
+        if rank in self._sleep:  # no other rank could run, so it was not chosen
             taken |= self._sleep[rank].sources
         if self._depth == len(self._path):
             left = [source for source in offer.options if source not in taken]
@@ -231,9 +234,9 @@ class DporRun:
         return node
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """The finding for an execution that offered other choices than the one whose path it repeats.
+        """Return the finding if this execution offered other choices than the one whose path it repeats.
 
-        One that was cut short by its budget may have come less far.
+        An execution that was cut short by its budget may have made fewer choices.
         """
         if self._differs is not None:
             return offers_differ(*self._differs)
@@ -242,9 +245,9 @@ class DporRun:
         return None
 
     def find_alternatives(self) -> None:
-        """The run is over: for each race, let the later step be tried before the earlier one."""
+        """After the run: for each race, schedule a run in which the later step comes before the earlier one."""
         for race in (*self._order.races[self._old_races :], *self._order.found_late()):
-            if race.earlier.node is not None:  # else nobody but its rank could run there
+            if race.earlier.node is not None:  # else only its own rank could run there
                 self._path[race.earlier.node].try_one_of(initials(race, self._order.steps))
         if self._ended_by is not None:
             self._path[self._ended_by].try_another()
@@ -252,12 +255,10 @@ class DporRun:
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note what a rank stands before; what it did until now belongs to where it was chosen last."""
+        """Note the accesses of a rank's next step; its accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
-        self._taken.pop(
-            rank, None
-        )  # that was of the step which ends here; its next receive may take from whom it likes
+        self._taken.pop(rank, None)  # it belonged to the step that ends here; the next receive may take from any source
         self.spins.intends(rank, accesses, looks_again=looks_again)
         node = self._step_node[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and not self._order.has_touched(rank)
@@ -269,27 +270,27 @@ class DporRun:
         self._begin(rank, None)
 
     def created(self, rank: int, key: Object) -> None:
-        """Note a new key."""
+        """Note that a rank created a store key."""
         self._order.created(rank, key)
 
     def needs(self, rank: int, key: Object) -> None:
-        """Note that a rank would have waited for a key."""
+        """Note that a rank needs a store key to exist before it continues."""
         self._order.needs(rank, key)
 
     def removed(self, key: Object) -> None:
-        """Note that a key is there no more."""
+        """Note that a store key was removed."""
         self._order.removed(key)
 
     def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """Note that a rank begins to wait for keys."""
+        """Note that a rank begins to wait for store keys."""
         self._order.waits(rank, is_for_good=is_for_good)
 
     def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Note who made the last of the keys that another rank waits for."""
+        """Note that rank `by` created the last of the keys that `rank` waits for."""
         self._order.let_go(by, rank, keys)
 
     def issued(self, rank: int, name: CallName, call: Call) -> None:
-        """Note a call, and whether it receives from any source."""
+        """Note that a rank issued a call."""
         self.spins.issued(rank, name, call)
         self._order.issued(rank, name)
         if call.peer is None:
@@ -300,7 +301,7 @@ class DporRun:
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
 
     def completed(self, names: Sequence[CallName]) -> None:
-        """Note calls that met."""
+        """Note calls that completed together."""
         self._order.completed(names)
 
     def learned(self, rank: int, name: CallName) -> None:
@@ -308,7 +309,7 @@ class DporRun:
         self._order.learned(rank, name)
 
     def started(self, rank: int, thread: int) -> None:
-        """Note one more that can be chosen."""
+        """Note a thread that a rank started; it can be chosen from now on."""
         self.spins.started(rank, thread)
         self._intents.append(())
         self._step_node.append(None)
@@ -319,17 +320,17 @@ class DporRun:
         self._order.joined(rank, thread)
 
     def woke(self, by: int | None, rank: int) -> None:
-        """Note who let a rank go on."""
+        """Note that rank `by` (None: the clock) let `rank` continue."""
         self.spins.woke(by, rank)
         self._order.woke(by, rank)
 
     def cancelled(self, rank: int) -> None:
-        """Note that a rank's thread goes no further: what it would have done is no step any more."""
+        """Note that a rank's thread was cancelled: its next step will not happen."""
         self._intents[rank] = ()
         self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note a touch: it wakes who depends on it, and may be in races."""
+        """Note an access: it wakes sleeping ranks whose steps depend on it, and may be in races."""
         self.spins.touched(rank, access)
         self._looks_again = None
         if access.mode in (Mode.RECEIVE, Mode.ANSWER):
@@ -348,7 +349,7 @@ class DporRun:
         self._order.touched(rank, access, candidates)
 
     def _note_source(self, rank: int, source: int) -> None:
-        """A rank took a message: not one that it took before, in the same place."""
+        """Note the source of a received message; the run is redundant if this receive took it in an earlier run."""
         self._taken[rank] = taken = self._taken.get(rank, frozenset())
         if rank in self._sleep:
             taken |= self._sleep[rank].sources
@@ -357,9 +358,9 @@ class DporRun:
             self.is_redundant = True
 
     def used(self, kind: str) -> None:
-        """Note what coverage hangs on."""
+        """Note a kind of feature that the program used, on which its coverage depends."""
         self._used.add(kind)
 
     def cut_short(self, rank: int) -> None:
-        """Note where the rank was chosen that ended the run."""
+        """Note which rank's step ended the run early."""
         self._ended_by = self._step_node[rank]

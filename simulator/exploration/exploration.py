@@ -1,4 +1,4 @@
-"""What an exploration found, and how far it has come, as values."""
+"""The result and the progress of an exploration, as values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class End(Enum):
     COVERED = "covered"
     """No schedule is left within the strategy's limits."""
     FAILURE = "failure"
-    """An execution failed, and it was not told to go on."""
+    """An execution failed, and `keep_going` was not set."""
     BUDGET = "budget"
     INTERRUPT = "interrupt"
     """Ctrl-C."""
@@ -25,7 +25,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an exploration has come."""
+    """The progress of an exploration."""
 
     executions: int
     failures: int
@@ -41,32 +41,32 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What came of many executions. `str(exploration)` tells it, and ends in the replay line of the first failure."""
+    """The result of many executions. `str(exploration)` describes it, and ends in the first failure's replay line."""
 
     program: str
     executions: int
     complete: bool
-    """What was run stands for every schedule there is."""
+    """True if the executions cover every schedule."""
     verdict: Verdict
-    """Fail if an execution failed. Pass only if the exploration is complete: a budget that ran out is unknown, so the
+    """Fail if an execution failed. Pass only if the exploration is complete, otherwise unknown: so the
     policies that draw schedules never pass a program that leaves anything open."""
     first_failure: Result | None
     """Its schedule and its replay line reproduce it."""
     first_pass: Result | None
     """An execution that passed, to compare with; None if none did."""
     outcomes: Counter[str]
-    """How often there was what outcome: the verdict, the findings' codes with their ranks, and what was returned if
+    """How often each outcome occurred: the verdict, the findings' codes with their ranks, and the returned values if
     executions that passed differ in that."""
     end: End
     seconds: float
     limits: str = ""
-    """What held of all schedules, such as "with at most 2 preemptions"."""
+    """A limit on all schedules, such as "with at most 2 preemptions"."""
     outside: str = ""
-    """By what ranks may differ all the same that is not seen, such as "files"."""
+    """Effects between ranks that the strategy does not see, such as "files"."""
 
     @property
     def interrupted(self) -> bool:
-        """True if Ctrl-C ended it; what was found until then is here."""
+        """True if Ctrl-C ended the exploration; results until then are kept."""
         return self.end is End.INTERRUPT
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Exploration:
 
     @property
     def extent(self) -> str:
-        """How far it came, in a sentence."""
+        """How much was covered, in a sentence."""
         runs = "1 execution" if self.executions == 1 else f"{self.executions} executions"
         limits = f" {self.limits}" if self.limits else ""
         if self.end is End.COVERED:
@@ -89,6 +89,6 @@ class Exploration:
             return f"All interleavings{limits} covered{outside}: {runs}{', and every one fails' if fails else ''}"
         if self.end is End.FAILURE:
             where = "The first execution" if self.executions == 1 else f"Execution {self.executions}"
-            return f"{where} failed; what other interleavings{limits} come to was not looked at"
+            return f"{where} failed: stopped there; other interleavings{limits} were not run"
         ended = "interrupted after" if self.interrupted else "the budget ran out after"
         return f"Not all interleavings{limits} covered: {ended} {runs}"

@@ -1,4 +1,4 @@
-"""The loop of an exploration: one execution after another, until nothing is left, something fails, or time is up."""
+"""The loop of an exploration: runs executions until all schedules are covered, one fails, or the budget is used up."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
-"""One execution under a policy, within what is left of the budget."""
+"""Runs one execution under a policy, within the rest of the budget."""
 
 OnProgress = Callable[[Progress], object]
 
 
 class Explorer:
-    """One exploration, and what it has found so far."""
+    """One exploration, and its results so far."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Explorer:
         """The first execution of each verdict."""
 
     def explore(self, program: str) -> Exploration:
-        """Run until the end. Ctrl-C is an end, too, and leaves what was found."""
+        """Run until the end. Ctrl-C ends the exploration and keeps the results so far."""
         try:
             end = self._loop()
         except KeyboardInterrupt:
@@ -85,8 +85,10 @@ class Explorer:
             self._count(result)
             self._tell()
             if finding is not None and finding.code is Code.NONDETERMINISM:
-                return End.FAILURE  # what is left to run was told by executions that do not repeat
-        return End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED  # what was cut short leads on
+                return End.FAILURE  # the remaining schedules come from executions that do not repeat
+        return (
+            End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED
+        )  # an execution that was cut short has more schedules
 
     def _count(self, result: Result) -> None:
         self._executions += 1
@@ -100,7 +102,7 @@ class Explorer:
         failures = self._verdicts[Verdict.FAIL]
         try:
             self._on_progress(Progress(self._executions, failures, self._seconds, self._strategy.coverage))
-        except Exception as error:  # the exploration is worth more than who watches it
+        except Exception as error:  # an error in the callback must not end the exploration
             self._on_progress = None
             warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=2)
 

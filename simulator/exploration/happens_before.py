@@ -1,11 +1,14 @@
-"""What happened before what in a run, which of its steps are in a race, and who can turn a race round.
+"""The happens-before order of a run's steps, and the races: pairs of steps that could have come in either order.
 
-A step is what a rank does from one choice point to its next, if others can observe it. Happens-before is the smallest
-order in which come after each other the steps of one rank; two steps of which the second depends on the first
-(simulator/accesses.py); what let a rank go on, and what it did then: who set the key, issued the calls that it waited
-for, gave it the lock, started it. When time passes, every rank had come to its end of what it could do.
+A step is what a rank does from one choice point to its next, if other ranks can observe it. Happens-before (L. Lamport,
+1978) is the smallest order that contains: the order of one rank's steps; two steps of which the second depends on the
+first (simulator/accesses.py); and a step that let a rank continue (it set the key, issued the awaited call, released
+the lock or started the thread) before that rank's next step. When virtual time advances, all steps so far come before
+what follows.
 
-A step knows what happened before it by a vector clock (C. Fidge, 1988; F. Mattern, 1989).
+Each step carries a vector clock (C. Fidge, 1988; F. Mattern, 1989). Refused: a graph of the steps with a search per
+question, because each access asks whether one step came before another; and the epochs of FastTrack (2009), which find
+that there is a race, while DPOR needs every step that is in one.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ from ddpsim.simulator.kernel.observer import CallName
 
 
 class Touch(NamedTuple):
-    """An object touched in a step."""
+    """One access to an object, and the step that made it."""
 
     step: Step
     access: Access
     candidates: Sequence[int]
-    """Of a receive from any source: whose messages were there."""
+    """For a receive from any source: the ranks whose messages were available."""
 
 
 class HappensBefore:
@@ -37,24 +40,24 @@ class HappensBefore:
         self._messages = MessageRaces()
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
         self._current: list[Step | None] = [None] * world_size
-        """The step that a rank is in, once that can be observed."""
+        """By rank, its current step, once the step has done something that others can observe."""
         self._nodes: list[int | None] = [None] * world_size
-        """Where it was chosen for it."""
+        """By rank, the index of the node that chose it for its current step."""
         self._of_calls: dict[CallName, Clock] = {}
-        """What the owners of calls knew."""
+        """By call, the clock of the rank that issued it."""
         self._of_keys: dict[Object, tuple[Clock, int]] = {}
-        """What the rank knew that created a key, and how often that had been touched by then."""
+        """By store key, the clock of the rank that created it, and how many accesses there were by then."""
         self._touches: dict[Object, list[Touch]] = {}
         self._could_have_come_sooner: dict[int, list[Step]] = {}
-        """By rank, the steps that took away a key which was made again before the rank came."""
+        """By rank, the steps that removed a key which was created again before the rank needed it."""
 
         self._waits: dict[int, Step | None] = {}
-        """The steps in which ranks began to wait for keys; None for who looks again afterwards."""
+        """By rank, the step in which it began to wait for keys; None if it polls again afterwards."""
         self._unless_removed: dict[Object, list[Race]] = {}
-        """By key, the races of those waits with what ended them, if the key is removed."""
+        """By key, the races between such a wait and the step that ended it; they count if the key is removed."""
 
     def begins(self, rank: int, node: int | None) -> None:
-        """What a rank does from here on is another step."""
+        """Begin another step of a rank."""
         self._current[rank] = None
         self._nodes[rank] = node
 
@@ -63,13 +66,13 @@ class HappensBefore:
         return self._current[rank] is not None
 
     def created(self, rank: int, key: Object) -> None:
-        """A rank stored a key that was not there."""
+        """Note that a rank created a store key."""
         self._of_keys[key] = self._clocks[rank], len(self._touches.get(key, ()))
 
     def needs(self, rank: int, key: Object) -> None:
-        """A rank could not have gone on before somebody had created a key.
+        """Note that a rank could not have continued before the key was created.
 
-        So with that it is in no race. But it may be in one with who took away the key that was there before.
+        So the rank's step is in no race with that creation. It may be in a race with an earlier removal of the key.
         """
         if key in self._of_keys:
             clock, count = self._of_keys[key]
@@ -79,13 +82,13 @@ class HappensBefore:
             self._learn(rank, clock)
 
     def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """A rank begins to wait for keys, in the step that it is in."""
+        """Note that a rank begins to wait for store keys in its current step."""
         self._waits[rank] = self._current[rank] if is_for_good else None
 
     def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """A rank made the last of the keys that another one waits for.
+        """Note that rank `by` created the last of the keys that `rank` waits for.
 
-        The other one might have come too late to wait. That comes to the same, unless one of the keys is removed.
+        The waiting rank might have come after the keys. That makes no difference, unless one of the keys is removed.
         """
         began, made = self._waits.pop(rank), self._current[by]
         if began is not None and made is not None and not knows(made.clock, rank, began.number):
@@ -93,21 +96,21 @@ class HappensBefore:
                 self._unless_removed.setdefault(key, []).append(Race(began, made))
 
     def removed(self, key: Object) -> None:
-        """A key is there no more."""
+        """Note that a store key was removed."""
         self.races += self._unless_removed.pop(key, ())
 
     def issued(self, rank: int, name: CallName) -> None:
-        """A rank issued a call."""
+        """Note that a rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
 
     def issued_message(self, rank: int, name: CallName, channel: Object, *, is_wild: bool) -> None:
-        """The call that a rank has just issued is a message, or a receive; a wild one is from any source."""
+        """Note that the call just issued is a send or a receive; `is_wild` for a receive from any source."""
         step = self._current[rank]
         assert step is not None, "to issue a call can be observed"
         self._messages.issued(name, step, channel, is_wild=is_wild)
 
     def completed(self, names: Sequence[CallName]) -> None:
-        """Calls met: who learns of one of them learns what all of their owners knew."""
+        """Note calls that completed together: a rank that sees one complete knows what all their ranks knew."""
         if len(names) == 2:
             self._messages.met(*names)
         together = joined(self._of_calls[name] for name in names)
@@ -115,7 +118,7 @@ class HappensBefore:
             self._of_calls[name] = together
 
     def started(self, rank: int, thread: int) -> None:
-        """A rank started a thread, which knows what the rank knows by then."""
+        """Note that a rank started a thread, which begins with the rank's clock."""
         assert thread == len(self._clocks)
         self.touched(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
         self._clocks.append(self._clocks[rank])
@@ -123,20 +126,20 @@ class HappensBefore:
         self._nodes.append(None)
 
     def joined(self, rank: int, thread: int) -> None:
-        """A rank has seen that a thread has ended."""
+        """Note that a rank has seen a thread end."""
         self._learn(rank, self._clocks[thread])
 
     def learned(self, rank: int, name: CallName) -> None:
-        """A rank has seen that a call of its own is complete."""
+        """Note that a rank has seen its own call complete."""
         self._messages.waited_for(name, rank, self._clocks[rank][rank])
         self._learn(rank, self._of_calls[name])
 
     def woke(self, by: int | None, rank: int) -> None:
-        """A rank goes on after another one did, or (None) after all did what they could."""
+        """Note that rank `by` let `rank` continue; None: virtual time did, after all ranks were blocked."""
         self._learn(rank, joined(self._clocks) if by is None else self._clocks[by])
 
     def touched(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
-        """A rank touched an object; note the races of its step with earlier ones."""
+        """Note an access of a rank, and the races of its step with earlier steps."""
         rivals, known = self._rivals(rank, access, self._earlier(access.object))
         rivals += self._could_have_come_sooner.pop(rank, ())
         before = self._clocks[rank]
@@ -147,7 +150,7 @@ class HappensBefore:
         self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
 
     def found_late(self) -> Iterator[Race]:
-        """At the end of a run: the races that hung on what came afterwards."""
+        """Return the races that can only be decided at the end of a run."""
         return self._messages.left()
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -175,9 +178,9 @@ class HappensBefore:
         return step
 
     def _rivals(self, rank: int, access: Access, before: Iterable[Touch]) -> tuple[list[Step], Clock]:
-        """The steps that could as well come after this touch, and what the rank knows with those it depends on.
+        """Return the earlier steps that could also come after this access, and the rank's clock joined with theirs.
 
-        Of touches that came before it, the last one first.
+        `before` are the earlier accesses, the last one first.
         """
         clock = self._clocks[rank]
         rivals: list[Step] = []
@@ -185,7 +188,7 @@ class HappensBefore:
             step = touch.step
             if step.rank == rank or knows(clock, step.rank, step.number):
                 if touch.access.mode is Mode.WRITE and access.object[0] == "key" and access.object != ALL_KEYS:
-                    break  # what came before that write and matters came before this, too
+                    break  # all that matters before that write came before this access, too
                 continue
             if depends(access, touch.access):
                 rivals.append(step)
@@ -195,7 +198,7 @@ class HappensBefore:
         return rivals, clock
 
     def _earlier(self, object: Object) -> Iterator[Touch]:
-        """The touches of an object, and of what it may be part of, the last one first."""
+        """Return the accesses of an object, and for store keys those of all keys at once, the last one first."""
         if object[0] == "key" and (object == ALL_KEYS or ALL_KEYS in self._touches):
             kept = [
                 touch
@@ -209,7 +212,7 @@ class HappensBefore:
 
 
 def _might_have_taken(receive: Touch, sender: int, access: Access) -> bool:
-    """True if a message that came later would have been one of a receive's candidates, had it come earlier."""
+    """True if a later message could have been taken by this receive, had the message come earlier."""
     return (
         receive.access.mode is Mode.RECEIVE
         and access.mode in (Mode.SEND, Mode.ANSWER)

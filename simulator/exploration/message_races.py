@@ -1,16 +1,15 @@
 """Races between messages for receives from any source.
 
-Whether a message or its receive comes first is the same: the two meet once both are there. So they are in no race. But
-what a receive met is in a race with what it could have met in its place, in either of two ways:
+A message and its receive match once both were issued, in any order, so they are in no race. But the message that a
+receive took is in a race with another one that it could have taken, in one of two ways:
 
-- The receive might have come later, when the other message was there, too. So it is in a race with that one, where
-  that comes after the message which it met, or was not among those of which it chose.
-- The message might have come later, when the receive had met the other one. So the two messages are in a race, where
-  the receive was there first; and also where it was not, if its rank went on without waiting for it, since what the
-  rank did then may have led to the other message. A receive that is waited for at once might as well have come when
-  the other message was there.
+- The receive could have come later, after the other message. So the receive is in a race with the other message if that
+  came after the matched one, or was not a candidate.
+- The matched message could have come later, after the receive took the other one. So the two messages are in a race if
+  the receive was posted first. They also are if it was posted later, but its rank did not wait for it at once: what the
+  rank did next may have caused the other message. (A receive that is waited for at once is covered by the first case.)
 
-Messages of one sender overtake each other nowhere.
+Messages of one sender never overtake each other.
 """
 
 from __future__ import annotations
@@ -25,51 +24,51 @@ from ddpsim.simulator.kernel.observer import CallName
 
 
 class Match(NamedTuple):
-    """A message that met a receive from any source, and the steps that issued them."""
+    """The steps of a message and of the receive from any source that took it."""
 
     send: Step
     receive: Step
 
     @property
     def was_posted(self) -> bool:
-        """The receive was there first."""
+        """True if the receive was issued before the message."""
         return self.receive.position < self.send.position
 
 
 class MessageRaces:
-    """The matches of a run, and the races that hang on what is known of them only later."""
+    """The matches of a run, and the races that are only decided later in the run."""
 
     def __init__(self) -> None:
         self._steps: dict[CallName, Step] = {}
-        """Of messages, and of receives from any source, the steps that issued them."""
+        """By call (messages, and receives from any source), the step that issued it."""
         self._channels: dict[CallName, Object] = {}
-        """Of receives from any source."""
+        """By receive from any source, its channel."""
         self._matches: dict[Object, dict[CallName, Match]] = {}
-        """By channel and receive, but for those that were waited for at once."""
+        """By channel and receive, the matches; without receives that were waited for at once."""
         self._unless_waited_for: dict[CallName, list[Race]] = {}
-        """By receive: races of the message that it met, if its rank went on without waiting for it."""
+        """By receive: races of its message, which count unless its rank waits for the receive at once."""
 
     def issued(self, name: CallName, step: Step, channel: Object, *, is_wild: bool) -> None:
-        """A step issued a message, or a receive; a wild one is from any source."""
+        """Note that a step issued a message or a receive; `is_wild` for a receive from any source."""
         self._steps[name] = step
         if is_wild:
             self._channels[name] = channel
 
     def met(self, send: CallName, receive: CallName) -> None:
-        """A message and a receive met."""
+        """Note that a receive took a message."""
         if (channel := self._channels.get(receive)) is not None:
             self._matches.setdefault(channel, {})[receive] = Match(self._steps[send], self._steps[receive])
 
     def waited_for(self, name: CallName, rank: int, number: int) -> None:
-        """A rank, in its step of this number so far, has seen that its call is complete."""
+        """Note that a rank, in its step `number`, has seen its call complete."""
         matches = self._matches.get(self._channels.get(name, ()), {})
-        match = matches.get(name)  # none if it was waited for before
+        match = matches.get(name)  # None if it was waited for before
         if match and not match.was_posted and (match.receive.rank, match.receive.number) == (rank, number):
             del matches[name]
             self._unless_waited_for.pop(name, None)
 
     def comes(self, channel: Object, step: Step, clock: Clock) -> list[Race]:
-        """A message comes, in a step whose rank knew this: its races with receives that were posted before."""
+        """Return the races of a new message, issued in `step` by a rank with this clock, with earlier receives."""
         found = []
         for name, match in self._matches.get(channel, {}).items():
             send, receive = match
@@ -83,5 +82,5 @@ class MessageRaces:
         return found
 
     def left(self) -> Iterator[Race]:
-        """At the end of a run: the races with messages whose receives were not waited for at once."""
+        """Return, at the end of a run, the races of messages whose receives were not waited for at once."""
         return chain.from_iterable(self._unless_waited_for.values())

@@ -1,4 +1,4 @@
-"""The path to the run under way: its choices, what is left to try at each, and what need not be tried."""
+"""The choices of the current run, each with the options left to try and the options that need no try (sleep set)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ddpsim.simulator.diagnosis.nondeterminism import Offer
 
 
 class Sleeper(NamedTuple):
-    """A step that was explored, and need not be taken as long as nothing it depends on has happened."""
+    """A step that was explored already; it need not be taken again until a step that it depends on has happened."""
 
     accesses: tuple[Access, ...]
     sources: frozenset[int] = frozenset()
-    """For a receive from any source: whose messages it has taken."""
+    """For a receive from any source: the ranks whose messages it has taken."""
     has_more: bool = False
     """For a receive: there are messages that it has not taken."""
 
 
 Sleep = Mapping[int, Sleeper]
-"""Who sleeps, by rank. Never changed once a node has it."""
+"""The sleep set: by rank, its explored step. Never changed after it was given to a node."""
 
 
 def lets_run(sleep: Sleep, rank: int) -> bool:
-    """True if a rank is awake, or has something else to do than what was explored."""
+    """True if a rank is awake, or its next step can differ from the explored one."""
     return rank not in sleep or sleep[rank].has_more
 
 
 def disturbed(sleep: Sleep, rank: int, access: Access) -> Sleep:
-    """Who still sleeps after what a rank did: those whose steps do not depend on it."""
+    """Return the sleep set after an access of a rank: without the steps that depend on that access."""
     left = {}
     for number, sleeper in sleep.items():
         if number != rank and any(depends(own, access) for own in sleeper.accesses):
@@ -45,31 +45,31 @@ def disturbed(sleep: Sleep, rank: int, access: Access) -> Sleep:
 
 @dataclass(slots=True)
 class Node:
-    """A choice on the path."""
+    """One choice point on the path of runs."""
 
     offer: Offer
     options: Sequence[int]
-    """Those of the offer that are worth a try."""
+    """The options that are worth a try."""
     sleep: Sleep
-    """Who sleeps here; those that were tried, too."""
+    """The sleep set here, including the options that were tried."""
     todo: list[int]
-    """What is to be tried, in the order in which it was found; what was tried stays in it."""
+    """The options to try, in the order in which they were found; tried ones remain in the list."""
     is_compared: bool = True
-    """A program that does the same every time offers the same here."""
+    """True if each run must offer the same options here; if not, the program is nondeterministic."""
     tried: int = 0
-    """How many of them."""
+    """How many of `todo` were tried."""
     accesses: dict[Access, None] = field(default_factory=dict)
-    """What the chosen rank's step touches."""
+    """The accesses of the chosen rank's step."""
     sources: set[int] = field(default_factory=set)
-    """Whose message it took, in this run and others."""
+    """The sources of the messages that it took, in this run and others."""
 
     @property
     def chosen(self) -> int:
-        """What is being tried."""
+        """The option of the current run."""
         return self.todo[self.tried]
 
     def advance(self) -> bool:
-        """Close what was chosen, which has been explored, and go on to the next; False if nothing is left."""
+        """Put the explored option to sleep and choose the next one; False if none is left."""
         if self.tried + 1 == len(self.todo):
             return False
         if self.offer.point.kind is ChoiceKind.RANK:
@@ -80,7 +80,7 @@ class Node:
         return True
 
     def try_one_of(self, initials: Sequence[int]) -> None:
-        """Let one of these ranks be tried, unless one of them is already, or its step was explored elsewhere."""
+        """Add one of these ranks to `todo`, unless one is there already, or its step was explored elsewhere."""
         if any(rank in self.todo for rank in initials):
             return
         able = [rank for rank in initials if rank in self.options]
@@ -89,7 +89,7 @@ class Node:
         self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
 
     def try_another(self) -> None:
-        """Let somebody else be tried, if anybody is awake."""
+        """Add another rank to `todo`, if one is awake."""
         if len(self.todo) == 1:
             awake = [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
             self.todo += awake[:1]

@@ -1,7 +1,7 @@
-"""Outcomes: what came of an execution, as a short text that is the same for all executions that came to the same.
+"""Outcomes: the result of an execution as a short text, equal for all executions with equal results.
 
-It says the verdict and the findings with their ranks, not when things happened; so schedules that differ in nothing
-that can be observed have one outcome, and it does not matter which of them was run.
+An outcome has the verdict and the findings with their ranks, but no times. So equivalent schedules have the same
+outcome, and it does not matter which of them was run.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ddpsim.simulator.wording import rank_list
 
 
 class Outcome(NamedTuple):
-    """What came of one execution."""
+    """The result of one execution, as text."""
 
     judgement: str
     """The verdict and the findings."""
     returned: str
-    """What the ranks returned, if the execution passed."""
+    """The values that the ranks returned, if the execution passed."""
 
 
 def outcome_of(result: Result) -> Outcome:
-    """The outcome of an execution."""
+    """Return the outcome of an execution."""
     judgement = "  ".join([result.verdict.value, *sorted({_finding(each) for each in _telling(result)})])
     return Outcome(judgement, text_of(result.returns) if result.verdict is Verdict.PASS else "")
 
 
 def counted(outcomes: Counter[Outcome]) -> Counter[str]:
-    """How often there was each outcome, by its text: what was returned is told only where executions differ in it."""
+    """Count outcomes by their text, which has the returned values only if executions differ in them."""
     variants = Counter(outcome.judgement for outcome in outcomes)
     return Counter(
         {
@@ -44,10 +44,10 @@ def counted(outcomes: Counter[Outcome]) -> Counter[str]:
 
 
 def _telling(result: Result) -> list[Finding]:
-    """The findings that do not depend on how far other ranks had come.
+    """Return the findings that do not depend on the progress of other ranks.
 
-    A mismatch ends a run at once; what ranks that had nothing to do with it had raised by then is chance. So are the
-    hazards of a run that did not get to its end.
+    A mismatch ends a run at once, so errors that uninvolved ranks raised before it are chance. So are the hazards of a
+    run that did not pass.
     """
     mismatches = [each for each in result.findings if each.code.value.startswith("mismatch.")]
     if mismatches:

@@ -1,4 +1,4 @@
-"""Steps of a run, what was known in them, and races: of which two either could have come first."""
+"""Steps of a run, their vector clocks, and races (two steps that could have come in either order)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 Clock = list[int]
-"""For each rank, how many of its steps are known to have come before; threads that were not started yet are left out.
+"""A vector clock: by rank, how many of its steps came before. Threads that were started later are left out.
 
-Never changed once it is somebody's.
+Never changed after it was given to a rank, a call or a key.
 """
 
 
@@ -20,28 +20,28 @@ class Step:
 
     def __init__(self, position: int, rank: int, number: int, clock: Clock, node: int | None) -> None:
         self.position = position
-        """In the run."""
+        """Index among all steps of the run."""
         self.rank = rank
         self.number = number
-        """Among the rank's steps, from 1."""
+        """Number among the rank's steps, from 1."""
         self.clock = clock
-        """Itself included."""
+        """The vector clock, this step included."""
         self.node = node
-        """Where the rank was chosen for it; None if it had no rival."""
+        """The index of the node that chose the rank; None if no other rank could run."""
 
 
 class Race(NamedTuple):
-    """Two steps of which either could have come first."""
+    """Two steps that could have come in either order."""
 
     earlier: Step
     later: Step
 
 
 def initials(race: Race, steps: Sequence[Step]) -> list[int]:
-    """Who can go first, in the place of the earlier step, to let the later one come before it.
+    """Return the ranks that can run instead of the earlier step, so that the later step comes before it.
 
-    With `v` for what came after the earlier step and does not need it, up to the later step: the ranks whose first step
-    in `v` has no other step of `v` before it. `steps` are those of the run, by position.
+    Let `v` be the steps after the earlier one that do not depend on it, up to the later one. The result is the ranks
+    whose first step in `v` has no other step of `v` before it. `steps` are all steps of the run, by position.
     """
     earlier, later = race
     firsts: dict[int, int] = {}
@@ -56,10 +56,10 @@ def initials(race: Race, steps: Sequence[Step]) -> list[int]:
 
 
 def knows(clock: Clock, rank: int, number: int) -> bool:
-    """True if a step of a rank, by its number, is known to have come before."""
+    """True if a rank's step of this number happened before the clock."""
     return rank < len(clock) and clock[rank] >= number
 
 
 def joined(clocks: Iterable[Clock]) -> Clock:
-    """What is known by somebody of several."""
+    """Return the join (element-wise maximum) of several clocks."""
     return list(map(max, zip_longest(*clocks, fillvalue=0)))

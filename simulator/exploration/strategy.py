@@ -1,4 +1,4 @@
-"""Strategies: which schedules an exploration runs, and when they are all."""
+"""Strategies: choose the schedules that an exploration runs, and know when all are covered."""
 
 from __future__ import annotations
 
@@ -12,73 +12,73 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """Chooses the schedules. `next_policy` and `take` are called in turns; after a RedundantRun `take` is left out.
+    """Chooses the schedules. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
 
     `take` may raise RedundantRun, too.
     """
 
     def next_policy(self) -> Policy | None:
-        """The policy of the next execution; None when there is none left."""
+        """Return the policy of the next execution; None if no schedule is left."""
 
     def take(self, result: Result) -> Finding | None:
-        """Learn from an execution; a finding if something is wrong with it that it does not tell itself."""
+        """Learn from an execution; return a finding if the strategy finds a further error in it."""
 
     @property
     def is_complete(self) -> bool:
-        """True once what was run stands for every schedule there is."""
+        """True once the executions cover every schedule."""
 
     @property
     def coverage(self) -> float | None:
-        """An estimate of the share of all schedules that is covered, from 0 to 1; None if there is no saying."""
+        """An estimate of the covered share of all schedules, from 0 to 1; None if unknown."""
 
     @property
     def limits(self) -> str:
-        """What holds of the schedules that are run at all, such as "with at most 2 preemptions"; "" for no limits."""
+        """A limit on all schedules that are run, such as "with at most 2 preemptions"; "" for none."""
 
     @property
     def outside(self) -> str:
-        """What ranks may do to each other, or hang on, that is not seen when schedules are taken for the same."""
+        """Effects between ranks that are not seen when schedules are taken as equivalent, such as "files"."""
 
 
 class Wrapped:
-    """Another strategy as it is; subclasses say what of it is not."""
+    """Forwards to another strategy; subclasses override some of its methods."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     def next_policy(self) -> Policy | None:
-        """That of the strategy."""
+        """Return the strategy's next policy."""
         return self._strategy.next_policy()
 
     def take(self, result: Result) -> Finding | None:
-        """What the strategy says."""
+        """Forward the result to the strategy."""
         return self._strategy.take(result)
 
     @property
     def is_complete(self) -> bool:
-        """That of the strategy."""
+        """Same as the strategy's."""
         return self._strategy.is_complete
 
     @property
     def coverage(self) -> float | None:
-        """That of the strategy."""
+        """Same as the strategy's."""
         return self._strategy.coverage
 
     @property
     def limits(self) -> str:
-        """That of the strategy."""
+        """Same as the strategy's."""
         return self._strategy.limits
 
     @property
     def outside(self) -> str:
-        """That of the strategy."""
+        """Same as the strategy's; "" if it has none."""
         return getattr(self._strategy, "outside", "")
 
 
 class Walks:
-    """Draws one execution from each of the seeds `seed`, `seed + 1`, ... without end; most are drawn more than once.
+    """Runs random schedules, one for each of the seeds `seed`, `seed + 1`, ... without end; schedules may repeat.
 
-    So it covers nothing for certain, except where the first execution shows that nothing is open.
+    So it never knows that all schedules are covered, except if the first execution had no choice at all.
     """
 
     coverage = None
@@ -88,20 +88,20 @@ class Walks:
     def __init__(self, seed: int, policy: Callable[[int, int], Policy]) -> None:
         self._seed = seed
         self._policy = policy
-        """Made from a seed and the number of choices to expect."""
+        """Makes a policy from a seed and the expected number of choices."""
         self._choices = 0
-        """The most that an execution has had so far."""
+        """The largest number of choices of an execution so far."""
         self.is_complete = False
 
     def next_policy(self) -> Policy | None:
-        """The policy of the next seed."""
+        """Return the policy of the next seed."""
         if self.is_complete:
             return None
         self._seed += 1
         return self._policy(self._seed - 1, self._choices or CHOICES)
 
     def take(self, result: Result) -> Finding | None:
-        """Learn how many choices there are."""
+        """Learn the number of choices of an execution."""
         self._choices = max(self._choices, len(result.schedule.choices))
         self.is_complete = self._choices == 0
         return None

@@ -1,7 +1,7 @@
-"""What ranks return, as a short text: equal for equal values, in every process and on every machine.
+"""The text of a value that a rank returned: short, and equal for equal values in every process and on every machine.
 
-Numbers are shown to six digits, since the last ones depend on the processor. A value of a type that is not known here
-is shown as its type: two of them cannot be told apart without their id().
+Numbers have six digits, since the last ones depend on the processor. A value of an unknown type is shown as its type:
+its repr may contain an id(), which differs between runs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 _LONGEST = 80
 _MOST_NUMBERS = 4096
-"""A tensor with more of them is told by its first ones and its sum."""
+"""A tensor with more numbers is shown by its first ones and its sum."""
 _DEEPEST = 20
 
 
 def text_of(value: Any) -> str:
-    """The text; a long one is cut, and ends in a digest of the whole."""
+    """Return the text of a value; a long text is cut, and ends in a digest of the whole."""
     text = _text(value, 0)
     if len(text) <= _LONGEST:
         return text
@@ -48,7 +48,7 @@ def _text(value: Any, depth: int) -> str:
         return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
     try:
         return _text_of_object(value, depth)
-    except Exception:  # what it is asked for is the user's code, or a tensor without numbers (meta)
+    except Exception:  # the user's code raised, or a tensor has no numbers (meta)
         return type(value).__name__
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ddpsim.simulator.diagnosis.agreements import Said, values_differ
+from ddpsim.simulator.diagnosis.agreements import AgreedValue, values_differ
 from ddpsim.simulator.kernel.endings import fail
 from ddpsim.simulator.kernel.requests import Agree
 from ddpsim.simulator.kernel.run import Run
@@ -19,7 +19,7 @@ class Agreements:
         self._run = run
         self._calls: Counter[tuple[str, int]] = Counter()
         """By name and rank."""
-        self._said: dict[tuple[str, int], list[Said]] = {}
+        self._said: dict[tuple[str, int], list[AgreedValue]] = {}
         """By name and number of the call, until all ranks have come."""
 
     def on_agree(self, me: Task, request: Agree) -> None:
@@ -30,7 +30,7 @@ class Agreements:
         number = self._calls[request.name, rank]
         self._calls[request.name, rank] += 1
         said = self._said.setdefault((request.name, number), [])
-        said.append(Said(rank, request.value, request.site))
+        said.append(AgreedValue(rank, request.value, request.site))
         if request.value != said[0].value:
             fail(self._run, Ending.MISMATCH, values_differ(request.name, number, said, self._run.steps))
         if len(said) == len(self._run.ranks):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.standstill import StreamSnapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import StreamSnapshot
 from ddpsim.simulator.kernel.tasks import IssuedCall
 from ddpsim.simulator.operations import CREATING
 

@@ -1,14 +1,14 @@
 """Depth-first search: every schedule of a program, one execution each.
 
-Nothing is kept of an execution but its choices. The next one repeats all of them up to the last that has an option
-left, takes that, and goes on with the default; when no choice has one left, all schedules have been run (P. Godefroid:
-Model Checking for Programming Languages using VeriSoft, POPL 1997).
+Only the choices of an execution are kept. The next execution repeats them up to the last choice with an untried option,
+takes that option, and continues with the default. If no choice has an untried option, all schedules were run
+(P. Godefroid: Model Checking for Programming Languages using VeriSoft, POPL 1997).
 
-A loop that polls has schedules without end. Who would only poll in vain once more is therefore not let poll again
-before somebody gets on (simulator/policies/spin_detection.py).
+A polling loop has infinitely many schedules. So a thread whose next poll would fail again may not poll before another
+thread makes progress (simulator/policies/spin_detection.py).
 
-A bound on preemptions, switches away from a rank that could go on, makes the search much smaller, and most bugs show
-with two of them (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
+A bound on preemptions (switches away from a rank that could continue) makes the search much smaller, and two of them
+are enough for most bugs (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _Choice:
 
     offer: Offer
     idle: frozenset[int] = frozenset()
-    """Those that would only poll in vain once more."""
+    """Ranks whose next poll would fail again."""
     taken: int = 0
     tried: int = 0
     left: list[int] = field(default_factory=list)
-    """Options not taken yet, the next one last."""
+    """Untried options, the next one last."""
 
     @property
     def is_preemption(self) -> bool:
@@ -43,12 +43,12 @@ class _Choice:
 
     @property
     def size(self) -> int:
-        """How many of its options are taken in all."""
+        """How many of its options are tried in total."""
         return self.tried + 1 + len(self.left)
 
 
 class Dfs:
-    """A strategy of explorations: covers every schedule, or every one with at most so many preemptions."""
+    """The exploration strategy that runs every schedule, or every one with a bounded number of preemptions."""
 
     outside = ""
 
@@ -62,10 +62,10 @@ class Dfs:
         self._loops: dict[Location, bool] = {}
         self._execution: _Repeat | None = None
         self._is_cut = False
-        """Something was left out: by the bound, or since an execution did not repeat the one before."""
+        """True if schedules were omitted, by the bound or because an execution did not repeat the one before."""
         self._is_over = False
 
-    # --- what an exploration asks of a strategy -----------------------------------------------------------------------
+    # --- the interface of a strategy ----------------------------------------------------------------------------------
 
     @property
     def is_complete(self) -> bool:
@@ -74,14 +74,14 @@ class Dfs:
 
     @property
     def limits(self) -> str:
-        """What holds of the schedules that are run at all."""
+        """The limit on the schedules that are run."""
         if not self._bound:
             return "" if self._bound is None else "without preemptions"
         return f"with at most {self._bound} preemption{'s' if self._bound > 1 else ''}"
 
     @property
     def coverage(self) -> float:
-        """Which share has been covered, if each option of a choice leads to as much as the others do."""
+        """The estimated share of covered schedules, if all options of a choice lead to equally many."""
         if self._is_over:
             return 1.0
         covered, share = 0.0, 1.0
@@ -91,7 +91,7 @@ class Dfs:
         return covered
 
     def next_policy(self) -> Policy | None:
-        """The policy of the next execution; None when there is none left."""
+        """Return the policy of the next execution; None if no schedule is left."""
         if self._execution is not None and not self._execution.observer.has_learned:
             self._advance()
         if self._is_over:
@@ -100,7 +100,7 @@ class Dfs:
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
-        """Learn from the execution what else there is to run; a finding if it did not repeat the one before."""
+        """Learn the choices of the execution; return a finding if it did not repeat the one before."""
         assert self._execution is not None
         self._execution.observer.conclude()
         is_cut = result.verdict is Verdict.UNKNOWN
@@ -117,7 +117,7 @@ class Dfs:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Go back to the last choice that has an option left, and take that."""
+        """Go back to the last choice with an untried option, and take that option."""
         while self._path and not self._path[-1].left:
             self._path.pop()
         if not self._path:
@@ -128,7 +128,7 @@ class Dfs:
         choice.tried += 1
 
     def _open_answers(self, known: int) -> None:
-        """Find the options that the choices after the first `known` ones have left."""
+        """Set the untried options of the choices after the first `known` ones."""
         preemptions = 0
         for index, choice in enumerate(self._path):
             if index >= known:
@@ -141,7 +141,7 @@ class Dfs:
 
 
 class _Repeat:
-    """The policy of one execution: the choices of a path as far as it goes, then the default, and notes of it all."""
+    """The policy of one execution: repeats the choices of a path, then takes the default, and records all choices."""
 
     def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -150,7 +150,7 @@ class _Repeat:
         self._differs: tuple[Offer, Offer] | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return what the path takes, or 0 after its end."""
+        """Return the choice on the path, or 0 after its end."""
         now = Offer(point, tuple(options))
         if point.rank not in options:  # it waits now, or has ended
             self.observer.got_on()
@@ -168,9 +168,9 @@ class _Repeat:
         return choice.taken
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """The finding for an execution that offered other choices than the one whose path it repeats.
+        """Return the finding if this execution offered other choices than the one whose path it repeats.
 
-        One that was cut short by its budget may have come less far.
+        An execution that was cut short by its budget may have made fewer choices.
         """
         if self._differs is not None:
             return offers_differ(*self._differs)

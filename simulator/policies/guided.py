@@ -1,7 +1,7 @@
-"""Guided: takes the choices it is given as far as they fit, and never objects.
+"""Guided: follows given choices, adapted to the options that the program offers; never raises.
 
-For choices that were recorded by a program that has changed since (a saved failure, a step of shrinking) or that were
-drawn without a program in sight. `Replay` is the one that insists.
+For choices that were recorded from a program that has changed since (a saved failure, a step of shrinking), or drawn
+without knowing the program. `Replay` is the strict variant, which reports a divergence.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ddpsim.simulator.choices import ChoicePoint, Start
 class Guided:
     """Gives the choices in order, each modulo the number of options; after the last one the default.
 
-    What was really taken stands in the schedule of the result.
+    The result's schedule has the choices that were really taken.
     """
 
     def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
         self._choices = choices
         self.start = start
-        """How the ranks start; None for the way that goes with the program."""
+        """How the ranks start; None for the program's default."""
         self._next = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the next choice, made to fit."""
+        """Return the next choice, modulo the number of options."""
         if self._next >= len(self._choices):
             return 0
         choice = self._choices[self._next]

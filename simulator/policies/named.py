@@ -1,8 +1,7 @@
-"""The policies that have a name: the one list that entry points, console, pytest plugin and tests read.
+"""The list of named policies, which entry points, console, pytest plugin and tests read.
 
-Rows stand in the order in which texts name them. No torch: `--help` shows them, and so does the plugin, which every run
-of pytest loads. How a policy explores that does more than draw one schedule after another stands in
-exploration/by_name.py, since it learns from whole executions.
+The rows are in the order in which texts list them. This module imports no torch, as `--help` and the pytest plugin load
+it. Strategies that learn from whole executions are in exploration/by_name.py.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from ddpsim.simulator.policies.round_robin import RoundRobin
 
 
 class PolicyOption(NamedTuple):
-    """A number that an exploration by a policy takes, and no other."""
+    """An integer option of one policy's exploration."""
 
     name: str
-    """The keyword of `explore`."""
+    """The keyword argument of `explore`."""
     help: str
     default: int | None = None
 
 
 class NamedPolicy(NamedTuple):
-    """One row of the list."""
+    """A policy's name, how it is made, and what an exploration by it does."""
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
-    """From a seed, the policy's option, and the number of choices to expect; None for one that only explores."""
+    """Makes the policy from a seed, its option and the expected number of choices; None if it can only explore."""
     draws: bool = False
-    """From a seed: another one gives another schedule, and none covers all."""
+    """True if the seed decides the schedule; no seed covers all schedules."""
     explores: str = ""
-    """What an exploration by it runs, for `--help`; "" for one that explores nothing."""
+    """The schedules that an exploration by it runs, for `--help`; "" if it cannot explore."""
     option: PolicyOption | None = None
 
     def policy(self, seed: int, option: int | None = None, choices: int = CHOICES) -> Policy:
-        """The policy of one execution."""
+        """Return the policy of one execution."""
         assert self.make is not None, f"{self.name} only explores"
         if option is None and self.option is not None:
             option = self.option.default
@@ -47,11 +46,11 @@ class NamedPolicy(NamedTuple):
 
 _ROWS = (
     NamedPolicy("round_robin", lambda seed, option, choices: RoundRobin()),
-    NamedPolicy("dpor", explores="one schedule of each class that nobody can tell apart by calls and store"),
+    NamedPolicy("dpor", explores="one schedule of each class that is equivalent in calls and store"),
     NamedPolicy(
         "dfs",
         explores="all",
-        option=PolicyOption("preemptions", "at most so many switches from a rank that could go on"),
+        option=PolicyOption("preemptions", "at most so many switches from a rank that could continue"),
     ),
     NamedPolicy("random", lambda seed, option, choices: RandomWalk(seed), draws=True, explores="drawn"),
     NamedPolicy(
@@ -65,17 +64,17 @@ _ROWS = (
 
 POLICIES = {row.name: row for row in _ROWS}
 RUNNING = tuple(row.name for row in _ROWS if row.make is not None)
-"""Those that a single run may have."""
+"""Policies of a single run."""
 EXPLORING = tuple(row.name for row in _ROWS if row.explores)
 DRAWING = tuple(row.name for row in _ROWS if row.draws)
 COVERING = tuple(name for name in EXPLORING if name not in DRAWING)
-"""Those by which an exploration can be complete."""
+"""Policies whose exploration can be complete."""
 
 DEFAULT = "round_robin"
-"""Of a single run."""
+"""The default policy of a single run."""
 DEFAULT_EXPLORING = "dpor"
 DEFAULT_DRAWING = "random"
-"""Where only seeds are given."""
+"""The default policy if only seeds are given."""
 
 
 def draws(name: object) -> bool:
@@ -84,7 +83,7 @@ def draws(name: object) -> bool:
 
 
 def listed(names: Iterable[str], word: str = "or") -> str:
-    """As in "round_robin, random or pct"."""
+    """Return names as text, as in "round_robin, random or pct"."""
     *others, last = names
     return f"{', '.join(others)} {word} {last}" if others else last
 

@@ -1,17 +1,18 @@
-"""PCT: ranks run by random priorities, which change at few random places.
+"""PCT (probabilistic concurrency testing): ranks run by random priorities, which change at a few random points.
 
 S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte: A Randomized Scheduler with Probabilistic Guarantees of Finding
-Bugs, ASPLOS 2010. A bug has depth d if d orderings between steps suffice for it to show. One execution of n ranks and
+Bugs, ASPLOS 2010. A bug has depth d if d orderings between steps are enough to cause it. One execution of n ranks and
 k choices finds it with a probability of at least
 
     1 / (n * k ** (d - 1))
 
-Most bugs have a small depth: 1 if one rank has only to be faster than another, 2 if it has to be overtaken once
-besides. A walk that draws every choice evenly can need exponentially many executions for either.
+Most bugs have a small depth: 1 if one rank only has to be faster than another, 2 if it also has to be overtaken once.
+A uniform random walk can need exponentially many executions for either.
 
-Two departures. Only steps at which several ranks are enabled are counted: at others nothing can be changed. And a rank
-that polled in vain goes below all others, since else it would poll for ever; so the bound holds for programs that do
-not poll. Whose message a receive takes is drawn evenly, and a bug that needs a certain one is as much rarer.
+Differences from the paper: only steps at which several ranks are enabled are counted, because at other steps there is
+no choice. A rank whose poll failed gets the lowest priority, because otherwise it would poll forever; so the bound only
+holds for programs that do not poll. The message that a receive takes is drawn uniformly, which lowers the probability
+of a bug that needs a certain message.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.points import is_poll_in_vain
 
 CHOICES = 100
-"""How many choices an execution is taken to have if nothing is known of it."""
+"""The assumed number of choices of an execution, if it is unknown."""
 
 DEPTH = 3
-"""The depth of bugs that is looked for unless told."""
+"""The default depth of the bugs to find."""
 
 
 class Pct:
@@ -38,16 +39,16 @@ class Pct:
             raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for")
         self._random = random.Random(seed)
         self._priorities: dict[int, float] = {}
-        """At first from 0 to 1; what went below all others, the later the lower, is negative."""
+        """By rank. Initial priorities are from 0 to 1; lowered ones are negative, later ones lower."""
         self._lows_at: dict[int, list[int]] = {}
-        """Where priorities change, and to what."""
+        """By choice number, the new priorities of the ranks that run there."""
         for low in range(-1, -depth, -1):
             self._lows_at.setdefault(self._drawn(max(1, choices)), []).append(low)
         self._lowest = -depth
         self._made = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the rank of the highest priority; that of a source drawn evenly."""
+        """Return the index of the rank of the highest priority; for a source, a uniformly drawn index."""
         if point.kind is not ChoiceKind.RANK:
             return self._drawn(len(options))
         for rank in options:

@@ -1,4 +1,4 @@
-"""What can be told of a choice point from its options alone."""
+"""Properties of a choice point that follow from its options alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 
 
 def is_poll_in_vain(point: ChoicePoint, options: Sequence[int]) -> bool:
-    """True where a rank looked for something that is not there: then all others come before it."""
+    """True if the running rank's poll failed: then all other ranks are listed before it."""
     return point.kind is ChoiceKind.RANK and options[-1] == point.rank
 
 
 def may_go_on(point: ChoicePoint, options: Sequence[int]) -> bool:
-    """True where the running rank could simply go on, so that every choice but 0 is a preemption."""
+    """True if the running rank can continue, so every choice except 0 is a preemption."""
     return point.kind is ChoiceKind.RANK and point.number > 0 and options[0] == point.rank

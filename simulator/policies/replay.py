@@ -1,7 +1,7 @@
-"""Replay: the choices of a recorded schedule, then the default; and where a run no longer offers what they take.
+"""Replay: repeats the choices of a recorded schedule, then takes the default, and finds where a run diverges from it.
 
-A run that diverges is carried to its end all the same, with each choice made to fit, as `Guided` does it. So what its
-ranks did next can be told, of the very run that a lenient replay gives; a strict one raises it.
+A run that diverges continues to its end, with each choice modulo the number of options, as in `Guided`. So the error
+can show what the ranks did next. A strict replay raises that error; a lenient one returns the run's result.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, transcript_of
 
 _STEPS_BEFORE = 5
-"""So many of the steps before a divergence are shown."""
+"""How many steps before a divergence are shown."""
 _CHANGED = "the program or its input has changed since the recording"
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first choice at which a run and its recording part."""
+    """The first choice of a recording that the run does not offer."""
 
     number: int
-    """How many choices came before; the recorded choices before this one fit."""
+    """How many recorded choices before this one were possible."""
     choices: tuple[int, ...]
-    """What the recording takes there and afterwards."""
+    """The recorded choices from there on."""
     point: ChoicePoint | None
-    """Where the run stood; None if it had ended."""
+    """The choice point that the run had reached; None if it had ended."""
     options: tuple[int, ...] = ()
-    """What was open there; () if it had ended."""
+    """The options there; () if the run had ended."""
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The divergence in one line of text."""
         point = self.point
         if point is None:
             return (
@@ -53,18 +53,18 @@ _QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose
 
 
 class Replay:
-    """Gives the recorded choices in order. Zeros at the end are not recorded, so after them come zeros."""
+    """The policy that repeats recorded choices in order, then takes 0 (zeros at the end are not recorded)."""
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
         self._recorded = schedule.choices
         self.start = schedule.start
         """How the ranks of the recorded execution started."""
         self._keeps_choices = keeps_choices
-        """Whose options take time and room: in a world of a thousand ranks, there are as many at each choice."""
+        """If the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
         self.choices: list[Choice] = []
-        """All that was offered and taken, if it was to be kept."""
+        """All choices with their options, if they are kept."""
         self.made = 0
-        """How many choices there were."""
+        """The number of choices made so far."""
         self._divergence: Divergence | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
@@ -80,19 +80,19 @@ class Replay:
 
     @property
     def divergence(self) -> Divergence | None:
-        """Where the run, which is over, left the recording; None if it followed it to the end."""
+        """Where the run, which has ended, diverged from the recording; None if it followed it to the end."""
         if self._divergence is None and self.made < len(self._recorded):
             return Divergence(self.made, self._recorded[self.made :], None)
         return self._divergence
 
     def check(self, trace: Trace) -> None:
-        """Raise ReplayDivergedError, with both sides, if the run whose trace this is left the recording."""
+        """Raise ReplayDivergedError, with both sides, if the run of this trace diverged from the recording."""
         if (found := self.divergence) is not None:
             raise diverged(found, trace, self.choices)
 
 
 def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> ReplayDivergedError:
-    """The error that tells a divergence: what was recorded, what is open, and the steps before."""
+    """Return the error for a divergence: the recorded choice, the options, and the steps before."""
     before = transcript_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
     lines = [divergence.summary, f"  recorded   {_recorded_text(divergence)}"]
     if divergence.point is not None:
@@ -111,7 +111,7 @@ def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) ->
 
 
 def until(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> tuple[Trace, Sequence[Choice]]:
-    """The events and choices of a run up to where it left the recording."""
+    """Return the events and choices of a run up to the divergence."""
     return Trace(trace.events[: _events_before(divergence, trace)]), choices[: divergence.number]
 
 
@@ -127,9 +127,9 @@ def _events_before(divergence: Divergence, trace: Trace) -> int:
 
 
 def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """True for an event of the step of a choice that came before it.
+    """True if an event of the choice's step came before the choice.
 
-    Who is open has done nothing in this step yet, but for the rank whose receive has a choice of messages.
+    Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
     """
     if point.kind is ChoiceKind.SOURCE:
         return event.kind is not EventKind.MATCH or event.rank != point.rank
@@ -139,18 +139,18 @@ def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
 def _recorded_text(divergence: Divergence) -> str:
     first, *others = divergence.choices
     if divergence.point is None:
-        return f"goes on with {shortened(choices_text(divergence.choices))}"
-    more = f", and goes on with {shortened(choices_text(others))}" if any(others) else ""
+        return f"continues with {shortened(choices_text(divergence.choices))}"
+    more = f", and continues with {shortened(choices_text(others))}" if any(others) else ""
     return f"takes option {first}, so {first + 1} or more were open{more}"
 
 
 def _titled(title: str, lines: list[str]) -> list[str]:
-    """Lines of two columns of blanks and more, the first of them behind a title."""
+    """Return indented lines, with a title before the first one."""
     return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
 
 
 def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
-    """A line for each rank that could be taken, or for each of the others."""
+    """Return a line for each rank that is an option, or (`is_open` false) for each other rank."""
     point = divergence.point
     assert point is not None
     end = _events_before(divergence, trace)
@@ -170,7 +170,7 @@ def _is_message_to(rank: int, event: Event) -> bool:
 
 
 def _row(rank: int, before: Event | None, after: Event | None) -> Row:
-    """Rank, what it does next (or where it stands, or what it did last), where, and what that belongs to."""
+    """Return a rank's row: its next action (or its wait, or its last action), the line, and its origin."""
     event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
     if event is None:
         return Row(rank, "has done nothing yet")
@@ -185,7 +185,7 @@ _DID = {kind: f"last: {kind.value}" for kind in EventKind} | {
     EventKind.RETURN: "has returned",
     EventKind.RAISE: "has raised",
 }
-_DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: goes on after"}
+_DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: continues after"}
 
 
 def _last_choice_point(trace: Trace) -> int:

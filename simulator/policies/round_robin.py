@@ -1,4 +1,4 @@
-"""Round robin: the running rank goes on until it has to wait, then the next enabled rank does."""
+"""Round robin: the running rank continues until it has to wait, then the next enabled rank runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpsim.simulator.choices import ChoicePoint
 
 
 class RoundRobin:
-    """Always the default, so its schedule is empty: the cheapest and the most readable interleaving."""
+    """Always takes the default, so its schedule is empty: the cheapest and most readable interleaving."""
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return 0."""

@@ -1,13 +1,12 @@
-"""Spin detection: which threads only look again for what they have looked for in vain, so that loops that poll end.
+"""Spin detection: finds threads whose next poll would fail again, so that explorations of polling loops end.
 
-A loop that polls comes back to the same location, before the same object, with nobody having got on: going round once
-more it would see nothing else. So there it is not let look again before somebody gets on. But a thread may also look a
-few times and then do something else. So the first time that a thread comes back to a location, it is let go on alone:
-if it looks there more than `MOST_LOOKS` times, it is in a loop that polls. If not, all of its looks are steps like
-others.
+A polling loop returns to the same location and polls the same object, while no other thread made progress: so the poll
+would fail again. Then the thread may not poll before another thread makes progress. But a thread may also poll a few
+times and then do something else. So when a thread first returns to a location, it runs alone: if it polls there more
+than `MOST_LOOKS` times, it is in a polling loop. If not, its polls are ordinary steps.
 
-What it did alone is no execution that counts (RedundantRun). What is given up: how often a loop turns that can turn
-more than `MOST_LOOKS` times in vain, and whatever a program does only after counting its turns.
+The run in which it ran alone does not count (RedundantRun). Not explored: how often a loop of more than `MOST_LOOKS`
+failed polls turns, and code that depends on that count.
 """
 
 from __future__ import annotations
@@ -19,37 +18,37 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.choices import RedundantRun
 
 MOST_LOOKS = 100
-"""Who looks more often than this for one thing from one location, while nobody gets on, is in a loop that polls."""
+"""A thread that polls one object from one location more often than this, without progress, is in a polling loop."""
 
 Location = tuple[str | int, ...]
-"""File, function's and own line of every frame on the stack. By lines, as Python compiles the condition of a `while`
-twice; all frames, as a function that looks may be called from a loop and from elsewhere."""
+"""File, function's first line and current line of every frame on the stack. Lines, because Python compiles a `while`'s
+condition twice; all frames, because a function that polls may be called inside a loop and elsewhere."""
 _Look = tuple[int, Location, Accesses]
-"""Of which thread, from where, and what for."""
+"""A poll: the thread, its location, and the accesses."""
 
 
 class SpinDetection:
-    """The looks in vain of one execution, whose observer it can be."""
+    """Counts the failed polls of one execution; can be its observer."""
 
     def __init__(self, loops: dict[Location, bool]) -> None:
         self._loops = loops
-        """By location, whether it is a loop that polls; kept from one execution to the next."""
+        """By location, whether it is a polling loop; kept for all executions."""
         self._progress = 0
         self._counts: dict[_Look, tuple[int, int]] = {}
-        """How often each look was made in a row, and how much progress there was by then."""
+        """By poll, the progress counter at that time, and how often it was repeated without progress."""
         self._stands: dict[int, _Look] = {}
         self._followed: tuple[_Look, int] | None = None
-        """Who goes on alone, and how much progress there was when it began."""
+        """The poll of the thread that runs alone, and the progress counter when it began."""
         self.has_learned = False
-        """A location has become known: what was run was for that, and the same choices are to be run again."""
+        """True if this run classified a location: its choices must be run again."""
 
     def is_idle(self, number: int) -> bool:
-        """True for a thread that would only look in vain once more."""
+        """True if the thread's next poll would fail again."""
         look = self._stands.get(number)
         return look is not None and self._count(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
 
     def follow(self, options: Sequence[int]) -> int | None:
-        """The thread that goes on alone, if there is one. Raises RedundantRun once it has shown what it does."""
+        """Return the thread that runs alone, if there is one. Raises RedundantRun once its location is classified."""
         if self._followed is None and self._stands:
             self._followed = next(((look, self._progress) for look in self._unknown(options)), None)
         if self._followed is None:
@@ -60,12 +59,12 @@ class SpinDetection:
         goes_on = number in options and progress == self._progress
         if goes_on and (own is None or self._count(own) <= MOST_LOOKS):
             return number
-        # A loop with two looks may have been known to be one by the other look first.
+        # A loop with two polls may have been classified by the other poll first.
         self._learn(look, is_loop=goes_on and self._count(look) > MOST_LOOKS // 2)
         raise RedundantRun
 
     def conclude(self) -> None:
-        """The execution is over. Raises RedundantRun if a thread went on alone to its end."""
+        """End the execution. Raises RedundantRun if a thread ran alone to its end."""
         if self._followed is not None:
             self._learn(self._followed[0], is_loop=False)
             raise RedundantRun
@@ -75,7 +74,7 @@ class SpinDetection:
         self.has_learned = True
 
     def got_on(self) -> None:
-        """Something happened that somebody may look for."""
+        """Count progress: something happened that a thread may poll for."""
         self._progress += 1
 
     def _count(self, look: _Look) -> int:
@@ -83,14 +82,14 @@ class SpinDetection:
         return count if progress == self._progress else 0
 
     def _unknown(self, options: Sequence[int]) -> list[_Look]:
-        """Those that have come back to where they looked before, from locations that are not known."""
+        """Return the polls that were repeated, at locations that are not classified yet."""
         looks = [look for number in options if (look := self._stands.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._count(look) > 1]
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note before which look a thread stands."""
+        """Note the next poll of a thread, if it polls."""
         if not looks_again:
             self._stands.pop(rank, None)
             return
@@ -99,7 +98,7 @@ class SpinDetection:
         self._stands[rank] = look
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note what others may look for; `issued` does it for calls."""
+        """Note an access that other threads may poll for; `issued` does so for calls."""
         if access.mode is Mode.WRITE or (access.mode is Mode.CONTRIBUTE and access.object[0] != "call"):
             self.got_on()
 
@@ -112,7 +111,7 @@ class SpinDetection:
         self.got_on()
 
     def woke(self, by: int | None, rank: int) -> None:
-        """Note who goes on."""
+        """Note that a thread continues."""
         self.got_on()
 
     def created(self, rank: int, key: Object) -> None:
@@ -140,7 +139,7 @@ class SpinDetection:
         """Of no interest."""
 
     def cancelled(self, rank: int) -> None:
-        """Note that a thread looks for nothing any more."""
+        """Note that a thread was cancelled, and polls no more."""
         self._stands.pop(rank, None)
 
     def used(self, kind: str) -> None:

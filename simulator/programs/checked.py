@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddpsim.simulator.diagnosis.standstill import RankState
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.verdict import Finding, Verdict, combine
 

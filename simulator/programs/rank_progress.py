@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.programs.checked import RankEnd

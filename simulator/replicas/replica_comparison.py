@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.replica_divergence import Apart
+from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
 from ddpsim.simulator.replicas.replica_facts import StepInputs
 from ddpsim.simulator.replicas.replica_tensors import Named
 
@@ -51,14 +51,14 @@ class Comparison:
         return self.sites.keys()
 
     @property
-    def apart(self) -> Apart:
+    def apart(self) -> FirstDifference:
         """What differed first of that which the step was made of."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
-            return Apart.START
+            return FirstDifference.START
         if len({each.gradients for each in inputs}) > 1:
-            return Apart.GRADIENTS
-        return Apart.OPTIMIZER
+            return FirstDifference.GRADIENTS
+        return FirstDifference.OPTIMIZER
 
     def add(
         self,

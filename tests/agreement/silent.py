@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from ddpsim.simulator.diagnosis.standstill import RankState
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Algorithm
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met

@@ -8,7 +8,7 @@ from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
-from ddpsim.simulator.diagnosis.replica_divergence import Apart, Circumstances, Moment, Side, divergence
+from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, FirstDifference, Moment, Side, divergence
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
 from tests.kit.rows import rows
@@ -103,10 +103,10 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 @rows(
     ("circumstances", "words"),
     [
-        ({"step": 1, "apart": Apart.START}, "the parameters already differed before the first step"),
-        ({"apart": Apart.START}, "after the step before, they were loaded"),
-        ({"apart": Apart.GRADIENTS}, "the parameters were equal before this step, but the gradients"),
-        ({"apart": Apart.OPTIMIZER}, "parameters and gradients were equal before this step"),
+        ({"step": 1, "apart": FirstDifference.START}, "the parameters already differed before the first step"),
+        ({"apart": FirstDifference.START}, "after the step before, they were loaded"),
+        ({"apart": FirstDifference.GRADIENTS}, "the parameters were equal before this step, but the gradients"),
+        ({"apart": FirstDifference.OPTIMIZER}, "parameters and gradients were equal before this step"),
         ({"step": 0}, "no synchronising forward went through the wrapper"),
         ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),

@@ -13,8 +13,8 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.advice import TABLE
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, of_many, table
-from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
@@ -75,8 +75,8 @@ def test_a_tie_is_told_where_ranks_are_missing(against):
 
     (finding,) = simulate(program, sum(against)).findings
     notes = {
-        (2, 2): "a tie, 2 ranks against 2: ranks 0, 1 came, ranks 2, 3 did not; either may be wrong",
-        (1, 1): "a tie, one rank against one: rank 0 came, rank 1 did not; either may be wrong",
+        (2, 2): "a tie, 2 ranks against 2: ranks 0, 1 arrived, ranks 2, 3 did not; either may be wrong",
+        (1, 1): "a tie, one rank against one: rank 0 arrived, rank 1 did not; either may be wrong",
     }
     expected = notes.get(against)
     assert [note for note in notes.values() if note in finding.text] == ([expected] if expected else [])

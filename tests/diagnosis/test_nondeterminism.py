@@ -2,7 +2,7 @@
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, Run, offers_differ, runs_differ
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, offers_differ, runs_differ
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
 
@@ -20,7 +20,7 @@ def offer(rank, step, options=(0, 1), kind=ChoiceKind.RANK):
 
 def run(*happenings):
     events = tuple(each for each in happenings if isinstance(each, Event))
-    return Run(tuple(each for each in happenings if isinstance(each, Offer)), Trace(events))
+    return RecordedRun(tuple(each for each in happenings if isinstance(each, Offer)), Trace(events))
 
 
 def told(first, second):

@@ -125,9 +125,7 @@ def test_the_text_ends_in_the_replay_line():
     exploration = explore(overtaken, 2)
     lines = str(exploration).splitlines()
     assert lines[0] == "FAIL  overtaken on 2 ranks"
-    assert lines[1] == (
-        f"  Execution {exploration.executions} failed; what other interleavings come to was not looked at"
-    )
+    assert lines[1] == (f"  Execution {exploration.executions} failed: stopped there; other interleavings were not run")
     assert lines[-1] == f'  replay  replay(overtaken, 2, "{exploration.first_failure.schedule}")'
 
 
@@ -163,7 +161,7 @@ def test_what_fails_under_every_schedule_is_told_at_once():
     assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution, and every one fails"
     exploration = explore(fails_at_once, 3)
     assert exploration.executions == 1
-    assert str(exploration).splitlines()[1].startswith("  The first execution failed; ")
+    assert str(exploration).splitlines()[1].startswith("  The first execution failed: ")
 
 
 # --- policies that draw -----------------------------------------------------------------------------------------------

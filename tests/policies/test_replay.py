@@ -40,7 +40,7 @@ def test_both_sides_of_a_choice_of_ranks():
     assert str(caught(3, 3, 0, 2, 1, senders=1)).splitlines() == [
         "replay diverged at step 0: choice 1 of the schedule takes option 3 of which rank runs next, but only 3 are "
         "open: the program or its input has changed since the recording",
-        "  recorded   takes option 3, so 4 or more were open, and goes on with 0.2.1",
+        "  recorded   takes option 3, so 4 or more were open, and continues with 0.2.1",
         f'  open now   rank 0  next: issue recv #0  int64[]  from any source  group "default"  test_replay.py:{RECV}',
         f'             rank 1  next: issue send #0  int64[]  to rank 0  group "default"        test_replay.py:{SEND}',
         "             rank 2  next: return",
@@ -63,7 +63,7 @@ def test_a_run_that_ends_early():
     assert str(error).splitlines() == [
         "replay diverged: the run ended after 3 choices, but the schedule has 2 more: the program or its "
         "input has changed since the recording",
-        "  recorded   goes on with 2.1",
+        "  recorded   continues with 2.1",
         "  before       step      time  choice  rank  what",
         *(f"                  0       0 s             {rank}  return" for rank in range(4)),
     ]

@@ -1,7 +1,7 @@
 """What the check finds, worked out by hand: which code, who is to blame, where each rank stopped; and what passes."""
 
 from ddpsim.simulator.calls import ANY_SOURCE, Site
-from ddpsim.simulator.diagnosis.standstill import RankState
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import Met, RankEnd
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait

@@ -274,7 +274,7 @@ def test_a_test_that_has_changed_shows_both_sides(fails):
     token = fails(race("explore=True")).token
     diverged, recorded, *_ = fails(marked("pass", "ranks(3)", name="test_race"), "--ddpsim-replay", token).lines
     assert diverged.startswith("replay diverged: the run ended after 2 choices, but the schedule has 6 more")
-    assert recorded == "  recorded   goes on with 0x5.1"
+    assert recorded == "  recorded   continues with 0x5.1"
 
 
 @pytest.mark.parametrize(("option", "value"), [("--ddpsim-policy", "robin"), ("--ddpsim-seed", "one")])

@@ -37,7 +37,7 @@ def test_a_rank_that_did_not_come_is_found():
         "  rank 2  made no call after all_reduce #0                      train.py:20",
         '  rank 3  waits in all_reduce #1  float32[11]  group "default"  train.py:21  arrived 0, 1, 3 · missing 2',
     ]
-    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, which did not come"
+    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, which did not arrive"
 
 
 def test_one_rank_that_makes_a_call_of_its_own_is_to_blame():
@@ -170,7 +170,7 @@ def test_where_only_a_rank_without_a_record_can_be_missing_nobody_knows():
     assert finding.body.splitlines()[0] == "UNKNOWN  unchecked"
     assert "rank 2  left no record" in finding.body
     assert "0 times" not in finding.body
-    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, of which no record says whether it came"
+    assert finding.summary == "ranks 0, 1, 3 wait for rank 2, and no record shows whether it arrived"
     assert diagnosis.notes[0] == "no record of rank 2"
 
 

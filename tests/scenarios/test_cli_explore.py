@@ -30,7 +30,7 @@ def test_training_is_one_class_of_interleavings(explore):
 def test_the_schedule_that_fails_is_found_and_can_be_replayed(explore, capsys, engine):
     status, out, _ = explore("results-taken-in-order-of-arrival", "--engine", engine)
     assert status == Status.AS_EXPECTED
-    assert "  Execution 2 failed; what other interleavings come to was not looked at" in out
+    assert "  Execution 2 failed: stopped there; other interleavings were not run" in out
     replay = next(line for line in out.splitlines() if line.startswith("  replay  "))
     words = replay.split()[2:]
     assert ("--engine" in words) == (engine == "ddp")

@@ -247,7 +247,7 @@ def test_what_a_package_does_is_left_to_the_ranks(folder, capfd):
 
 MEETS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 APART = (
-    "ddpsim: own.py made no process group and used no store: all 2 ranks ran to their ends, each for itself; expected "
+    "ddpsim: own.py made no process group and used no store: all 2 ranks ended without any communication; expected "
     "init_process_group on each: call it{}, or run one rank (--world-size 1)\n"
 )
 FOR_GPUS = ", give --gpus N if it does so only with GPUs"
@@ -288,7 +288,7 @@ def test_a_program_that_left_for_want_of_gpus(folder, capfd):
 def test_a_result_says_that_its_ranks_did_not_meet(folder):
     write(folder, "x = 1")
     result = simulate_program(["own.py"], 2)
-    told = "own.py made no process group and used no store: all 2 ranks ran to their ends, each for itself"
+    told = "own.py made no process group and used no store: all 2 ranks ended without any communication"
     assert (result.verdict, result.note) == (Verdict.PASS, told)
     assert str(result).splitlines()[1] == f"  note    {told}"
     assert simulate_program(["own.py"], 1).note == ""
@@ -394,7 +394,7 @@ def test_what_follows_a_program_is_its_own(words, taken):
     ("command", "function"),
     [
         ("shrink", "ddpsim.scenarios.fuzzing.shrinking.shrinker.shrink_scenario"),
-        ("fuzz", "ddpsim.scenarios.fuzzing.named.first_look"),
+        ("fuzz", "ddpsim.scenarios.fuzzing.named_scenario.first_look"),
         ("explore", "ddpsim.scenarios.running.exploring.explore_scenario"),
     ],
 )

@@ -24,10 +24,10 @@ __all__ = ["TABLE", "Advice", "Cause"]
 
 
 class Cause(Loops, Arguments, Messages, Parallelism, Wrappers, Replicas, Hazards, Errors, Endings):
-    """Why something goes wrong: the rows of all families, by name."""
+    """The causes of findings: the rows of all families, by name."""
 
 
 TABLE: Mapping[str, Advice[...]] = {
     name: row for family in Cause.__bases__ for name, row in vars(family).items() if isinstance(row, Advice)
 }
-"""The same as a mapping."""
+"""All causes, by name."""

@@ -1,4 +1,4 @@
-"""Causes: what one call passes (mismatch.*)."""
+"""Causes: different arguments of one call on the ranks (mismatch.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Argument, Nothing, Ranks, ab
 
 
 class Arguments:
-    """What one call passes (mismatch.*)."""
+    """Causes: different arguments of one call on the ranks (mismatch.*)."""
 
     OTHER_ARGUMENT = about(Argument)(
         "{who} passed a different {field} to the same call",

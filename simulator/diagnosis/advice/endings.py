@@ -1,4 +1,4 @@
-"""Causes: what does not end (stuck, budget), and real processes, of which less can be told."""
+"""Causes of runs that do not end (stuck, budget), and of hangs of real processes, about which less is known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Fact, Nothing, about
 
 
 class Endings:
-    """What does not end (stuck, budget), and real processes, of which less can be told."""
+    """Causes of runs that do not end (stuck, budget), and of hangs of real processes."""
 
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------
 

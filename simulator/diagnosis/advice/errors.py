@@ -1,4 +1,4 @@
-"""Causes: what a rank raised (rank_error, deadlock.dead_rank), and its threads (deadlock.threads)."""
+"""Causes: exceptions of a rank (rank_error, deadlock.dead_rank), and its threads (deadlock.threads)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Fact, Made, MadeBecause, Par
 
 
 class Errors:
-    """What a rank raised (rank_error, deadlock.dead_rank), and its threads (deadlock.threads, hazard.thread_error)."""
+    """Exceptions of a rank (rank_error, deadlock.dead_rank), and its threads (deadlock.threads, hazard.*)."""
 
     # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a row of the table of causes is made of: the facts that it speaks of, and two lines with braces for them.
+"""The rows of the table of causes: each has two lines of text with braces, and the facts that fill the braces.
 
 mypy tells of a fact that is forgotten, and a test that each row can be filled in with its facts. `{its}`, `{has}` and
 `{is}` follow their number.
@@ -22,31 +22,31 @@ P = ParamSpec("P")
 
 
 class Nothing(NamedTuple):
-    """A cause that is the same wherever it applies."""
+    """Facts of a cause whose text needs none."""
 
 
 class Ranks(NamedTuple):
-    """`rank 2`, `ranks 0, 1` or `some ranks`: mostly those to blame."""
+    """The ranks, mostly those at fault: `rank 2`, `ranks 0, 1` or `some ranks`."""
 
     who: str
 
 
 class RanksAt(NamedTuple):
-    """With a line of the program: `train.py:7`."""
+    """Ranks and a line of the program: `train.py:7`."""
 
     who: str
     site: str
 
 
 class Made(NamedTuple):
-    """With an operation, of theirs or others: `barrier`, or one call, as `barrier #1`."""
+    """Ranks and an operation (`barrier`) or a call (`barrier #1`), of these or other ranks."""
 
     who: str
     operation: str
 
 
 class MadeAt(NamedTuple):
-    """With the line, too."""
+    """Ranks, an operation or call, and its line."""
 
     who: str
     operation: str
@@ -54,7 +54,7 @@ class MadeAt(NamedTuple):
 
 
 class MadeBecause(NamedTuple):
-    """With what had happened to them, as `raised KeyError`."""
+    """Ranks, a call, and what had happened to the ranks, as `raised KeyError`."""
 
     who: str
     operation: str
@@ -62,7 +62,7 @@ class MadeBecause(NamedTuple):
 
 
 class Breaks(NamedTuple):
-    """A call that breaks a rule of the others: what it has, and what they have."""
+    """A call that breaks a pattern: its value, and the usual value of the others."""
 
     who: str
     operation: str
@@ -72,21 +72,21 @@ class Breaks(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """With what differs in a call: `shape`."""
+    """Ranks and the field in which their calls differ: `shape`."""
 
     who: str
     field: str
 
 
 class Parameters(NamedTuple):
-    """With the names of parameters, if they are known."""
+    """Ranks and the names of parameters, if they are known."""
 
     who: str
     parameters: str = "some parameters"
 
 
 class Lines(NamedTuple):
-    """Where calls of different lines met: who was where, and the line of those to blame."""
+    """Calls of different lines that met: the ranks of each line, and the culprits' line."""
 
     operation: str
     sides: str
@@ -94,7 +94,7 @@ class Lines(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A line that ranks came to in different steps."""
+    """A line that ranks reached in different steps."""
 
     site: str
     ahead: str
@@ -109,21 +109,21 @@ class CallAt(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """What a message is on the side that sends it, and on the other."""
+    """A message as its sender and as its receiver describe it."""
 
     sent: str
     expected: str
 
 
-class Told(NamedTuple):
-    """With the one thing to tell of them."""
+class RanksAndFact(NamedTuple):
+    """Ranks and one fact about them."""
 
     who: str
     fact: str
 
 
 class Fact(NamedTuple):
-    """The one thing that the cause speaks of."""
+    """One fact."""
 
     fact: str
 
@@ -133,14 +133,14 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice(Generic[P]):
-    """The last two lines of a finding, with braces for the facts."""
+    """A cause and a remedy: the last two lines of a finding, with braces for the facts."""
 
     facts: Callable[P, NamedTuple]
     cause: str
     remedy: str
 
     def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[Line]:
-        """The two lines for these facts."""
+        """Return the two lines, filled with these facts."""
         facts = self.facts(*args, **kwargs)._asdict()
         number = _PLURAL if facts.get("who", "").startswith(("ranks", "some")) else _SINGULAR
         cause, remedy = (text.format(**number, **facts) for text in (self.cause, self.remedy))
@@ -148,5 +148,5 @@ class Advice(Generic[P]):
 
 
 def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:
-    """Makes a row of the table, of cause and remedy, whose braces are the fields of `facts`."""
+    """Make a row of the table from a cause and a remedy, whose braces are the fields of `facts`."""
     return lambda cause, remedy: Advice(facts, cause, remedy)

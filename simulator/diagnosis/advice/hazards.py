@@ -1,4 +1,4 @@
-"""Causes: what passes here (hazard.*)."""
+"""Causes: code that passes in the simulator, but may fail elsewhere (hazard.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Fact, Nothing, about
 
 
 class Hazards:
-    """What passes here (hazard.*)."""
+    """Code that passes in the simulator, but may fail elsewhere (hazard.*)."""
 
     GROUP_ORDER = about(Fact)(
         "ranks use groups {fact} in different orders: gloo accepts that, but NCCL can hang, because a call of one "

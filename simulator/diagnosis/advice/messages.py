@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import Breaks, Fact, Made, Nothing, Ranks, Told, about
+from ddpsim.simulator.diagnosis.advice.facts import Breaks, Fact, Made, Nothing, Ranks, RanksAndFact, about
 
 
 class Messages:
@@ -37,7 +37,7 @@ class Messages:
         "no rank that still runs will set the key",
         "set the key on another rank before it is waited for",
     )
-    KEYS_NOT_IN_TIME = about(Told)(
+    KEYS_NOT_IN_TIME = about(RanksAndFact)(
         "{who} waited for store keys; no rank had set {fact} in time",
         "look at the rank that should set it: it may be late, or have taken another path; increase the timeout of the "
         "wait if the rank is only slow",

@@ -1,4 +1,4 @@
-"""Causes: what a DDP wrapper and its join do (mismatch.*, deadlock.missing_rank)."""
+"""Causes in a DDP wrapper and its `join()` (mismatch.*, deadlock.missing_rank)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.simulator.diagnosis.advice.facts import (
 
 
 class Wrappers:
-    """What a DDP wrapper and its join do (mismatch.*, deadlock.missing_rank)."""
+    """Causes in a DDP wrapper and its `join()` (mismatch.*, deadlock.missing_rank)."""
 
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
 

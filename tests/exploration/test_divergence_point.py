@@ -12,7 +12,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Scenario
 from ddpsim.scenarios.running.closest_pass import with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
-from ddpsim.simulator.exploration.parting import closest_pass
+from ddpsim.simulator.exploration.divergence_point import closest_pass
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 from tests.kit.rows import rows

@@ -1,4 +1,4 @@
-"""What diagnosis looks at: every rank as it stood when nobody could go on."""
+"""The state of all ranks at a deadlock: the input of diagnosis."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ddpsim.simulator.wording import numbers
 
 
 class RankState(Enum):
-    """Where a rank stands when nobody is enabled."""
+    """What a rank does when no rank can run."""
 
     WAITING = "waiting"
     RETURNED = "returned"
     RAISED = "raised"
     SILENT = "silent"
-    """Its record has no call that is open: it may have returned or raised, or be busy. Of records of real jobs only."""
+    """Its record has no open call: it may have returned or raised, or be busy. Only for records of real jobs."""
     UNRECORDED = "unrecorded"
-    """There is no record of it."""
+    """There is no record of this rank."""
 
 
 OF_RECORDS = (RankState.SILENT, RankState.UNRECORDED)
-"""States of ranks of which nobody knows what has become of them."""
+"""States of ranks whose end is not known; only for records of real jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSnapshot:
-    """A thread that a rank has started, and that has not ended."""
+    """A running thread that a rank has started."""
 
     number: int
     name: str
@@ -40,7 +40,7 @@ class ThreadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """One rank."""
+    """The state of one rank at a deadlock."""
 
     rank: int
     state: RankState
@@ -49,15 +49,15 @@ class RankSnapshot:
     calls_made: int = 0
     optimizer_steps: int = 0
     error: str = ""
-    """Type and message of what it raised."""
+    """Type and message of the exception that it raised."""
     error_site: Site | None = None
     destroyed: Mapping[str, Site] = field(default_factory=dict)
-    """The groups that it destroyed, and the lines that did."""
+    """The groups that it destroyed, each with the line that destroyed it."""
     threads: tuple[ThreadSnapshot, ...] = ()
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What its program and its threads wait for."""
+        """The waits of its program and of its threads."""
         return tuple(wait for wait in (self.wait, *(thread.wait for thread in self.threads)) if wait is not None)
 
     @property
@@ -68,21 +68,21 @@ class RankSnapshot:
 
 @dataclass(frozen=True)
 class OpenSlot:
-    """Where waiting calls meet: a slot that is not full, or one side of a message."""
+    """A slot in which calls wait: a collective that some ranks have not joined, or one side of a message."""
 
     calls: tuple[Call, ...]
     missing: tuple[int, ...]
-    """Global ranks that have not come."""
+    """Global ranks that have not made their call."""
     any_suffices: bool = False
     """True if one of the missing ranks is enough (a receive from any source)."""
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The ranks that are here."""
+        """The ranks that made their call."""
         return tuple(sorted(call.rank for call in self.calls))
 
     def lacks(self, call: Call) -> bool:
-        """True if a call that has not come yet belongs here."""
+        """True if a call is one of those that this slot waits for."""
         here = self.calls[0]
         if here.group != call.group or call.rank not in self.missing:
             return False
@@ -92,34 +92,34 @@ class OpenSlot:
 
     @cached_property
     def presence(self) -> str:
-        """Who is here and who is not; put in words once for all that wait here."""
+        """The ranks that arrived and those that are missing, as text."""
         return f"arrived {numbers(self.arrived)} · missing {numbers(self.missing)}"
 
 
 class StreamSnapshot(NamedTuple):
-    """A rank's calls on a backend that runs them one after another, where one waits for another."""
+    """A rank's calls on a backend that runs them one after another."""
 
     rank: int
     started: tuple[Call, ...]
-    """Under way."""
+    """Calls that run now."""
     queued: tuple[Call, ...]
-    """Issued, and to be started once those are complete, in this order."""
+    """Calls that start, in this order, once the running ones are complete."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ranks and all open slots, when nobody was enabled."""
+    """All ranks and all open slots at a deadlock."""
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenSlot, ...]
     choice_points: int | None = 0
-    """None for what was no simulation."""
+    """None if this was no simulation (a record of a real job)."""
     issued: tuple[Call, ...] = ()
-    """All calls that were made so far."""
+    """All calls of the run so far."""
     streams: tuple[StreamSnapshot, ...] = ()
-    """Those in which calls are queued, by rank."""
+    """The streams with queued calls, by rank."""
     left_behind: tuple[Call, ...] = ()
-    """Those of ranks that ended before they were connected with whom they called (kernel/connections.py)."""
+    """Calls of ranks that ended before they were connected with their peers (kernel/connections.py)."""
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
@@ -133,6 +133,6 @@ class Snapshot:
 
     @cached_property
     def threads(self) -> dict[int, ThreadSnapshot]:
-        """All threads by number; the program of a rank has the rank's number, and no name."""
+        """All threads by number; a rank's main thread has the rank's number and no name."""
         mains = {rank.rank: ThreadSnapshot(rank.rank, "", rank.wait) for rank in self.ranks}
         return mains | {thread.number: thread for rank in self.ranks for thread in rank.threads}

@@ -1,15 +1,14 @@
-"""The rank whose messages stand out among all that were sent and received, when nobody can go on.
+"""Finds the send or receive that caused a deadlock: the call that breaks a pattern which all other ranks' calls follow.
 
-Who waits for a message that never comes is seldom who made the mistake. But every rank runs one program: what the calls
-of a line have in common, and which line follows which, shows on the ranks that are right, and in the steps before. A
-call that breaks a rule which all others keep is the likely root; where two ranks break as many, neither is named.
+The rank that waits for a message that never comes seldom made the mistake. But all ranks run one program, so their
+calls follow patterns. A call that breaks one is the likely cause; if two ranks break equally many, neither is named.
 
     peer    all other calls of the line name one rank, or the same neighbour; or one peer always follows another
-    tag     the same of tags, as they are or counted from the line's first call
-    order   a line that never follows on the one before, on any rank that comes to the same lines
-    nobody  a rank waits for one that has returned and never had a message of it, while another waits for it
-    count   a rank made one call more, or one less, than each other that came to the same lines and has returned; or one
-            more at a line, that nobody takes
+    tag     the same for tags, as they are or counted from the line's first call
+    order   a line follows a line that it follows nowhere else, on any rank that reaches the same lines
+    nobody  a rank waits for a returned rank that it never exchanged a message with, while another rank waits for it
+    count   a rank made one call more, or one less, than each returned rank that reached the same lines; or one send or
+            receive more at a line, which no rank answers
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.wording import Line
 
 _ENOUGH = 2
-"""So many other calls make a rule."""
+"""How many other calls make a pattern."""
 
 _NEIGHBOUR, _PEER, _TAG, _COUNTED_TAG = _KINDS = range(4)
 
 
-class Odd(NamedTuple):
-    """A call that breaks a rule of all others."""
+class MessageOutlier(NamedTuple):
+    """A call that breaks a pattern which all others follow."""
 
     call: Call
     lines: list[Line]
@@ -41,18 +40,18 @@ class Odd(NamedTuple):
 
 
 _LineOf = tuple[Site, str]
-"""Where calls are made that have something in common: a line, and whether they send there or receive."""
+"""A line of the program, and whether it sends or receives there."""
 
 
 class _Made(NamedTuple):
-    """A message's call, with what it may have in common with others."""
+    """A send or receive, with the values that may follow a pattern (by kind: neighbour, peer, tag, counted tag)."""
 
     call: Call
     values: tuple[int, ...]
 
     @property
     def line(self) -> _LineOf:
-        """A batch sends and receives at one line."""
+        """The line of the call, with its operation: a batch sends and receives at one line."""
         return self.call.site, self.call.operation
 
     def state(self, kind: int) -> tuple[_LineOf, int]:
@@ -60,15 +59,15 @@ class _Made(NamedTuple):
 
 
 _Table = Mapping[int, Sequence[_Made]]
-"""What each rank made, in its order."""
+"""By rank, its sends and receives in order."""
 _Pairs = Counter[tuple[Hashable, Hashable]]
-"""How often one thing followed on another."""
+"""How often one value followed another."""
 
 
-def odd_message(snapshot: Snapshot, involved: Collection[int]) -> Odd | None:
-    """The first odd call of the rank that breaks the most rules; None if there is none, or it is not `involved`."""
+def message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
+    """Return the first outlier of the rank that breaks the most patterns, if that rank is `involved`."""
     made = _by_rank(snapshot)
-    odd: dict[int, list[Odd]] = {}
+    odd: dict[int, list[MessageOutlier]] = {}
     of_lines = (_alone(made, snapshot), _in_sequence(made), _out_of_order(made))
     for each in chain(
         *of_lines, _counted(snapshot, made), _counted_at_lines(snapshot, made), _with_nobody(snapshot, made)
@@ -86,7 +85,7 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
     made: dict[int, list[_Made]] = {}
     counts: Counter[tuple[int, _LineOf]] = Counter()
     for call in snapshot.issued:
-        # One line of the program stands for all messages of a pipeline's stage, which have no rule in common.
+        # All messages of a pipeline's stage come from one line, and follow no common pattern.
         if call.peer is None or call.peer == ANY_SOURCE or not call.origin.is_programs:
             continue
         line = call.site, call.operation
@@ -100,7 +99,7 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
 # --- one call against all others of its line --------------------------------------------------------------------------
 
 
-def _alone(made: _Table, snapshot: Snapshot) -> Iterator[Odd]:
+def _alone(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
     size = len(snapshot.ranks)
     lines: dict[_LineOf, list[_Made]] = {}
     for own in made.values():
@@ -124,7 +123,7 @@ class _Exception(NamedTuple):
 
 
 def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: Iterable[int]) -> _Exception | None:
-    """The one call whose value is not that of all others; None if there are two such, or if a kind has one value."""
+    """Return the one call whose value differs from all others; None if there are two, or if a kind has one value."""
     found = []
     for kind in kinds:
         own = counts[kind]
@@ -137,7 +136,7 @@ def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: It
 
 
 def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
-    """True at the end of a row, where a ring of fewer ranks than all begins again."""
+    """True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
 
@@ -145,8 +144,8 @@ def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
 # --- one call after another -------------------------------------------------------------------------------------------
 
 
-def _in_sequence(made: _Table) -> Iterator[Odd]:
-    """Calls whose peer or tag never follows on that of the call before, where another does."""
+def _in_sequence(made: _Table) -> Iterator[MessageOutlier]:
+    """Find calls whose peer or tag never follows the previous call's elsewhere, while another value does."""
     lines = _pairs(made.values(), lambda each: each.line)
     pairs = [_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
     starts = [_sums(each, 0) for each in pairs]
@@ -165,7 +164,8 @@ def _in_sequence(made: _Table) -> Iterator[Odd]:
                 yield _odd_follower("tag", _TAG, before, each, pairs[_TAG])
 
 
-def _out_of_order(made: _Table) -> Iterator[Odd]:
+def _out_of_order(made: _Table) -> Iterator[MessageOutlier]:
+    """Find calls at a line that follows the previous line nowhere else."""
     for ranks in _roles(made):
         pairs = _pairs([made[rank] for rank in ranks], lambda each: each.line)
         starts, ends = _sums(pairs, 0), _sums(pairs, 1)
@@ -176,7 +176,8 @@ def _out_of_order(made: _Table) -> Iterator[Odd]:
                     yield _odd_order(before.call, each.call, _followers(pairs, before.line)[0][0])
 
 
-def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
+def _counted(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
+    """Find a rank with one call more, or one less, than each returned rank that reached the same lines."""
     has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     for ranks in _roles(made):
         for rank in ranks:
@@ -187,8 +188,8 @@ def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
                 yield _odd_count(made[rank][-1].call, len(made[rank]), min(others))
 
 
-def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
-    """As above, of one line: the ends of a pipeline come to other lines than its middle, and send as often."""
+def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
+    """Find a rank that made one call more at a line (the ends of a pipeline reach other lines than its middle)."""
     has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     lines: dict[_LineOf, dict[int, list[_Made]]] = {}
     for rank, own in made.items():
@@ -203,10 +204,10 @@ def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
         last = ranks[odd[0]][-1].call
         if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:
             facts = {"fact": str(usual + 1), "usual": str(usual)}
-            yield Odd(last, Cause.ODD_COUNT_AT_LINE.lines(**_made_at(last), **facts), weight=2)
+            yield MessageOutlier(last, Cause.ODD_COUNT_AT_LINE.lines(**_made_at(last), **facts), weight=2)
 
 
-def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
+def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
     has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     talked = Counter(frozenset((each.call.rank, each.call.peer)) for own in made.values() for each in own)
     waiting = [call for slot in snapshot.open_slots for call in slot.calls if call.is_point_to_point]
@@ -219,7 +220,7 @@ def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
 
 
 def _roles(made: _Table) -> Iterable[list[int]]:
-    """The ranks that came to the same lines."""
+    """The ranks grouped by the set of lines that they reached."""
     roles: dict[frozenset[_LineOf], list[int]] = {}
     for rank, own in made.items():
         roles.setdefault(frozenset(each.line for each in own), []).append(rank)
@@ -238,39 +239,41 @@ def _sums(pairs: _Pairs, side: int) -> Counter[Hashable]:
 
 
 def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
-    """What follows, the most frequent first."""
+    """Return what followed `start`, the most frequent first."""
     return [then for (first, then), _ in pairs.most_common() if first == start]
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _odd_peer(call: Call, usual: int) -> Odd:
-    return Odd(call, Cause.ODD_PEER.lines(**_made_at(call), fact=f"rank {call.peer}", usual=f"rank {usual}"))
+def _odd_peer(call: Call, usual: int) -> MessageOutlier:
+    return MessageOutlier(call, Cause.ODD_PEER.lines(**_made_at(call), fact=f"rank {call.peer}", usual=f"rank {usual}"))
 
 
-def _odd_partner(call: Call, other: Call) -> Odd:
+def _odd_partner(call: Call, other: Call) -> MessageOutlier:
     facts = {"fact": f"rank {call.peer}", "usual": f"rank {other.rank}"}
-    return Odd(call, Cause.ODD_PARTNER.lines(**_made_at(call), **facts))
+    return MessageOutlier(call, Cause.ODD_PARTNER.lines(**_made_at(call), **facts))
 
 
-def _odd_tag(call: Call, usual: int) -> Odd:
-    return Odd(call, Cause.ODD_TAG.lines(**_made_at(call), fact=f"tag {call.tag}", usual=f"tag {usual}"))
+def _odd_tag(call: Call, usual: int) -> MessageOutlier:
+    return MessageOutlier(call, Cause.ODD_TAG.lines(**_made_at(call), fact=f"tag {call.tag}", usual=f"tag {usual}"))
 
 
-def _odd_follower(name: str, kind: int, before: _Made, each: _Made, pairs: _Pairs) -> Odd:
+def _odd_follower(name: str, kind: int, before: _Made, each: _Made, pairs: _Pairs) -> MessageOutlier:
     own = each.state(kind)
     usual = [f"{name} {value}" for site, value in _followers(pairs, before.state(kind)) if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
-    return Odd(each.call, Cause.ODD_FOLLOWER.lines(**_made_at(each.call), fact=fact, usual=" or ".join(usual[:3])))
+    return MessageOutlier(
+        each.call, Cause.ODD_FOLLOWER.lines(**_made_at(each.call), fact=fact, usual=" or ".join(usual[:3]))
+    )
 
 
-def _odd_order(before: Call, call: Call, usual: Site) -> Odd:
-    return Odd(call, Cause.ODD_ORDER.lines(**_made_at(call), fact=str(before.site), usual=str(usual)))
+def _odd_order(before: Call, call: Call, usual: Site) -> MessageOutlier:
+    return MessageOutlier(call, Cause.ODD_ORDER.lines(**_made_at(call), fact=str(before.site), usual=str(usual)))
 
 
-def _odd_count(call: Call, own: int, others: int) -> Odd:
-    return Odd(call, Cause.ODD_COUNT.lines(**_made_at(call), fact=str(own), usual=str(others)), weight=2)
+def _odd_count(call: Call, own: int, others: int) -> MessageOutlier:
+    return MessageOutlier(call, Cause.ODD_COUNT.lines(**_made_at(call), fact=str(own), usual=str(others)), weight=2)
 
 
 def _made_at(call: Call) -> dict[str, str]:

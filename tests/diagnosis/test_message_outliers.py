@@ -69,9 +69,9 @@ def test_what_else_waits_comes_later_and_says_what_it_may_follow_from():
     first, second, *_ = simulate(program, 6).findings
     line = program.__code__.co_firstlineno + 4
     assert first.ranks == (2,)
-    assert f"rank 2 made send #7 at test_odd_messages.py:{line} with rank 3 after rank 3" in first.text
+    assert f"rank 2 made send #7 at test_message_outliers.py:{line} with rank 3 after rank 3" in first.text
     assert second.ranks == (1,)
-    assert f"the first finding tells: rank 2 made send #7 at test_odd_messages.py:{line}" in second.text
+    assert f"a consequence of the first finding: rank 2 made send #7 at test_message_outliers.py:{line}" in second.text
 
 
 def test_a_message_that_was_received_is_not_odd_because_its_line_names_another_rank_mostly():
@@ -133,5 +133,5 @@ def test_the_sends_and_receives_of_a_batch_have_rules_of_their_own(odd):
         assert result.verdict is Verdict.PASS
         return
     assert result.findings[0].ranks == (odd,)
-    assert f"rank {odd} made send #0 with rank {odd + 2} at test_odd_messages.py:" in result.findings[0].text
+    assert f"rank {odd} made send #0 with rank {odd + 2} at test_message_outliers.py:" in result.findings[0].text
     assert f"all other calls of that line suggest rank {odd + 1}" in result.findings[0].text

@@ -1,9 +1,8 @@
-"""What differs between an execution that failed and one that passed: the first choice, with as many as can be the same.
+"""Finds the choice that makes a run fail: the end of the longest prefix of its choices after which it can still pass.
 
-Two schedules that an exploration happened to meet may part at their first choice, and differ in a hundred others. How
-many of the failing one's choices can be kept, such that a run still passes if what follows is another? If some way on
-passes after so many, one passes after fewer. So a search by halves finds the choice after which none does, as far as a
-few ways on can tell: those of the run that passed, the defaults, and some that are drawn.
+Two schedules of one exploration may differ in their first choice and in a hundred others. The deciding choice is found
+by bisection, because if a run can pass after a prefix, it can pass after every shorter one. After a prefix, three kinds
+of continuation are tried: the choices of the run that passed, the defaults, and some random ones.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Verdict
 
 Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[Choice]]]
-"""One execution under these choices, made to fit, and the default after them; with all that it was offered."""
+"""Runs the program under these choices (clipped to the options), then the default; returns all choices offered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """The first choice that differs, at one point with the same options."""
+class DivergencePoint:
+    """The first choice in which a failing and a passing run differ."""
 
     before: tuple[Choice, ...]
-    """Those that are the same, in order."""
+    """The equal choices before it, in order."""
     failing: Choice
     passing: Choice
 
@@ -37,12 +36,12 @@ def closest_pass(
     *,
     drawn: int = 0,
     is_over: Callable[[], bool] = lambda: False,
-) -> tuple[Result, Parting] | None:
-    """An execution that passes and shares as many of the failing one's first choices as can be found; where they part.
+) -> tuple[Result, DivergencePoint] | None:
+    """Return a passing execution with the longest known prefix of the failing one's choices, and where they differ.
 
-    Without one that passed, the default is tried. None where that does not pass, or a run does not repeat itself.
-    `drawn` is how many ways on are drawn; each is an execution more where the others fail. Once `is_over` says so, what
-    was found until then counts.
+    Without a passing execution, the default schedule is tried. Returns None if that does not pass, or if the failing
+    schedule passes when it is repeated. `drawn` is the number of random continuations, each one more execution where
+    the others fail. Once `is_over` returns True, the search ends with the best result so far.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices
@@ -70,22 +69,22 @@ def closest_pass(
 
 
 def _drawn(seed: int, length: int) -> tuple[int, ...]:
-    """A schedule that takes each of up to six options as often as the others."""
+    """Return a random schedule; each of up to six options is equally likely."""
     numbers = random.Random(seed)
     return tuple(int(numbers.random() * 60) for _ in range(length))
 
 
 def _in_common(failed: Sequence[int], passing: Sequence[Choice]) -> int:
-    """How many of its first choices a run took as the one that failed."""
+    """Return the length of the prefix of choices that a run shares with the failed one."""
     pairs = enumerate(zip(failed, passing, strict=False))
     return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
-def _parting(failed: Sequence[int], passing: Sequence[Choice]) -> Parting | None:
-    """Where a run left the choices of the one that failed; None if it took what those take as far as they go."""
+def _parting(failed: Sequence[int], passing: Sequence[Choice]) -> DivergencePoint | None:
+    """Return the first choice in which a run differs from the failed one; None if there is none."""
     for number, (taken, choice) in enumerate(zip(failed, passing, strict=False)):
         if taken != choice.taken:
             if taken >= len(choice.options):
                 return None  # the program offers other choices now
-            return Parting(tuple(passing[:number]), choice._replace(taken=taken), choice)
+            return DivergencePoint(tuple(passing[:number]), choice._replace(taken=taken), choice)
     return None

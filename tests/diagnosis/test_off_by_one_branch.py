@@ -1,10 +1,14 @@
 """Which earlier call is to blame where calls are one off, and where they only look so."""
 
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 
 from ddpsim import simulate
 from tests.kit.rows import rows
+
+FILE = Path(__file__).name
 
 
 def first(call):
@@ -49,10 +53,7 @@ def test_a_call_of_some_ranks_that_meets_another_line(ranks, world_size, culprit
     assert names(finding)[0] == ("second" if culprits == (3,) else "first")
     cause, remedy = finding.text.splitlines()[-2:]
     assert "calls from different lines met in barrier #0, " in cause
-    assert (
-        remedy
-        == f"  try     make the call at test_detour.py:{first.__code__.co_firstlineno + 1} on every rank, or on none"
-    )
+    assert remedy == f"  try     make the call at {FILE}:{first.__code__.co_firstlineno + 1} on every rank, or on none"
 
 
 def synchronising(path):
@@ -74,7 +75,7 @@ def test_a_function_that_is_called_in_a_branch_too_is_told_where_it_is_called(tm
     finding = found(program)
     assert (finding.ranks, names(finding)) == ((0,), ["first", "second", "compute"])
     assert finding.text.splitlines()[-1].startswith(
-        f"  try     make the call at test_detour.py:{first.__code__.co_firstlineno + 1} on every rank"
+        f"  try     make the call at {FILE}:{first.__code__.co_firstlineno + 1} on every rank"
     )
 
 
@@ -123,7 +124,7 @@ def test_a_rank_that_destroys_the_group(how_often):
 
     finding = found(program)
     assert (finding.ranks, names(finding)[0]) == ((1,), "second")
-    assert f"rank 1 destroyed the group at test_detour.py:{second.__code__.co_firstlineno + 1}" in finding.text
+    assert f"rank 1 destroyed the group at {FILE}:{second.__code__.co_firstlineno + 1}" in finding.text
     assert f"without making barrier #{how_often}" in finding.text
 
 
