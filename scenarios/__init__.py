@@ -1,10 +1,9 @@
-"""Scenarios: programs of several ranks, each with what is expected of it; and the command line that runs them.
+"""Scenarios: programs of several ranks, each with its expected outcome; and the tools that run them.
 
-`registry` maps names to scenarios, `load` finds one by name (or in a file of yours), and `run_scenario` simulates it.
-`@scenario` makes one of a function, and `@repairs` its repaired twin. `per_rank` makes fixtures for pytest.
+`registry` maps names to scenarios, `load` finds one by name or in a file, and `run_scenario` simulates it. `@scenario`
+makes a scenario from a function, and `@repairs` its repaired twin. `per_rank` makes fixtures for pytest.
 
-What runs scenarios and is none (the console, the pytest plugin, fuzzing, real jobs) is here because it is above all
-other packages, and ddpsim has no fifth one.
+The console, the pytest plugin, fuzzing and real jobs are in this package, too, because it is the topmost of the four.
 """
 
 import importlib
@@ -64,8 +63,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Scenarios need torch, which takes a second to import; the command line lies in this package too, and answers
-    # `--help` or a mistyped option without it. So a public name is imported when it is first asked for.
+    # Public names are imported at their first use: they need torch, which takes a second to import, and the command
+    # line in this package answers `--help` or a mistyped option without it.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ddpsim.simulator.imports import without_collections

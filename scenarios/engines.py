@@ -1,7 +1,7 @@
-"""Engines: which DistributedDataParallel a program gets when it makes one.
+"""Engines: the implementation of DistributedDataParallel that a program gets, torch's or ddpsim's.
 
-Programs are written with torch's class, as everybody writes them; under our engine it becomes ours when it is made.
-The engine is imported where it is used: what a scenario is needs no torch.
+Programs use torch's class; with engine "ddp", creating it creates ddpsim's class instead. The engine is imported where
+it is used, because describing a scenario needs no torch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ddpsim.simulator.launching.script import Script
 
 
 class Engine(str, Enum):
-    """Who synchronises the replicas."""
+    """The implementation of DistributedDataParallel that synchronises the replicas."""
 
     TORCH = "torch"
     DDP = "ddp"
 
     @classmethod
     def named(cls, name: str | Engine) -> Engine:
-        """The engine of that name. Raises UsageError if there is none."""
+        """Return the engine of that name. Raises UsageError for an unknown name."""
         try:
             return cls(name)
         except ValueError:
@@ -34,11 +34,11 @@ class Engine(str, Enum):
 
 
 _ONE_AT_A_TIME = threading.Lock()
-# torch's class belongs to the whole process.
+# torch's class is patched in the whole process.
 
 
 def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """The program as it runs under `engine`: what is installed here is not there where a `Script` runs."""
+    """Return the program for `engine`; a `Script` gets the patch in its own processes, which lack `installed`'s."""
     if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp
 
@@ -48,7 +48,7 @@ def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]
 
 @contextmanager
 def installed(engine: Engine) -> Iterator[None]:
-    """Let programs that wrap a model in torch's DistributedDataParallel get `engine`. Raises UsageError if nested."""
+    """Make torch's DistributedDataParallel create the class of `engine` in this block. Raises UsageError if nested."""
     if engine is Engine.TORCH:
         yield
         return

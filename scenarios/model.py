@@ -1,4 +1,4 @@
-"""What a scenario is: a program, the world it runs in, what goes wrong in it, and what is expected of it.
+"""The classes of a scenario: a program, its world size and options, and its expected outcome.
 
     @scenario(about=__doc__, expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1), reports=["pytorch/pytorch#38174"])
     def uneven_inputs_without_join(rank: int) -> None:
@@ -9,9 +9,9 @@
     def repaired(rank: int) -> None:
         ...
 
-The program is written with torch's DistributedDataParallel and runs under every engine. Lines that end in
-`# found here` are where the finding is raised; `# found here by torch` and `# found here by ddp` hold for one engine.
-The repaired twin must pass without any finding.
+The program uses torch's DistributedDataParallel and runs on every engine. The finding must name a line that ends in
+`# found here`; `# found here by torch` and `# found here by ddp` apply to one engine only. The repaired twin must pass
+without any finding.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ if TYPE_CHECKING:
 Ranks = tuple[int, ...]
 
 TWIN = "-repaired"
-"""What the name of a repaired twin ends in."""
+"""The suffix of a repaired twin's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a run should come to: its verdict and, if `code` is given, the finding that leads its text."""
+    """The expected outcome of a run: its verdict and, if `code` is given, its first finding."""
 
     verdict: Verdict = Verdict.PASS
     code: Code | None = None
     ranks: Ranks | Callable[[int], Ranks] = ()
-    """The culprits; a function of the world size where they depend on it."""
+    """The ranks that the finding blames, or a function from the world size to them."""
     is_clean: bool = False
-    """No finding at all, not even a hazard."""
+    """Expect no finding at all, not even a hazard."""
     lines: tuple[int, ...] = ()
-    """Lines of `file`, one of which the finding names first; () if it does not matter."""
+    """Lines of `file`; the finding must name one of them first. () allows any line."""
     file: str = ""
     """The name of the program's file, without its folders."""
     otherwise: Expectation | None = None
-    """What a run may come to as well, as it depends on the interleaving."""
+    """Another outcome that is expected, too, because the outcome depends on the interleaving."""
     shows: int | None = None
-    """Where it depends on the interleaving: in how many of ten random schedules (seeds 0 to 9) it shows."""
+    """How many of ten random schedules (seeds 0 to 9) have this outcome, if it depends on the interleaving."""
 
     def is_met_by(self, result: Result) -> bool:
-        """True if `result` came out as expected."""
+        """Return True if a simulated run has the expected outcome."""
         return self._is_met_by(result) or (self.otherwise is not None and self.otherwise.is_met_by(result))
 
     def _is_met_by(self, result: Result) -> bool:
@@ -76,17 +76,17 @@ class Expectation:
         return not self.lines or (site is not None and site.file == self.file and site.line in self.lines)
 
     def is_met_on_processes(self, result: Result) -> bool:
-        """True if a run on real processes came out as expected, by what these can show: it passes, or it does not.
+        """Return True if a run on real processes passes or fails as expected.
 
-        A deadlock is a time-out there and a mismatch may be anything, so neither code nor ranks nor line are asked for.
-        A hazard may pass or not: which, is what the simulation warns of.
+        Code, ranks and line are not compared, because a deadlock is a time-out there and a mismatch may show as
+        anything. A hazard may pass or fail.
         """
         is_hazard = self.code is not None and self.code.verdict is Verdict.PASS
         own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
     def text(self, world_size: int) -> str:
-        """The expectation in a few words, as `found_text` gives what was found."""
+        """Return the expectation in a few words, in the form of `found_text`."""
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _text(self.verdict, self.code, ranks)
 
@@ -96,12 +96,12 @@ CLEAN = Expectation(is_clean=True)
 
 
 def every_rank(world_size: int) -> Ranks:
-    """Nobody is to blame alone."""
+    """Return all ranks: for a finding that blames every rank."""
     return tuple(range(world_size))
 
 
 def odd_one_out(rank: int) -> Callable[[int], Ranks]:
-    """The rank that does something else than the others; of two ranks both, as neither is the minority."""
+    """Blame the rank that differs from the others; of two ranks both, because neither is in the minority."""
     return lambda world_size: (rank,) if world_size > 2 else (0, 1)
 
 
@@ -114,8 +114,8 @@ def finds(
 ) -> Expectation:
     """Expect the finding `code`, which blames `ranks`.
 
-    Where it depends on the interleaving, `shows` says in how many of ten random schedules (seeds 0 to 9) it is found,
-    and `otherwise` what is found in the others.
+    If the outcome depends on the interleaving, `shows` is the number of ten random schedules (seeds 0 to 9) that have
+    the finding, and `otherwise` is the outcome of the others.
     """
     blamed = (ranks,) if isinstance(ranks, int) else ranks
     return Expectation(code.verdict, code, blamed, shows=shows, otherwise=otherwise)
@@ -123,57 +123,57 @@ def finds(
 
 @dataclass(frozen=True, slots=True)
 class Scenario(RunOptions):
-    """A program with its world, the options of its runs, and what is expected of it."""
+    """A program with its world size, the options of its runs, and its expected outcome."""
 
     name: str
     about: str
-    """First line: what goes wrong, or what it shows. Below: why."""
+    """The first line says what goes wrong, or what the scenario shows; the rest says why."""
     program: Callable[..., Any]
     """Called as `program(rank, *args)` on every rank."""
     expected: Expectation = PASSES
     expected_under_ddp: Expectation | None = None
-    """What our engine comes to, if it is something else."""
+    """The expected outcome on engine "ddp", if it differs."""
     world_size: int = 4
-    """How many ranks it has unless somebody says otherwise."""
+    """The default number of ranks."""
     min_world_size: int = 2
     max_world_size: int | None = None
     added_faults: tuple[Fault, ...] = ()
-    """Those of its faults that a caller, or a file that names it, has added, and has to say again for the same run."""
+    """The faults that a caller or a file added to the scenario's own; a replay line must repeat them."""
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
-    """Where people met it: issues, pull requests, threads."""
+    """Public reports of the bug: issues, pull requests, threads."""
     reference: Callable[[int], Reference | Snapshot] | None = None
-    """Given the world size, what each rank's program should return, by plain single-process training."""
+    """From the world size, the value that each rank's program should return, computed by single-process training."""
     repairs: str = ""
-    """The scenario that this one is the repaired twin of."""
+    """The name of the bug's scenario, if this one is its repaired twin."""
     engine: Engine = Engine.TORCH
-    """The engine that it runs on unless a caller names another."""
+    """The default engine."""
     hash_seed: int | None = None
-    """The PYTHONHASHSEED of all ranks of a program; None for those that ranks have otherwise."""
+    """The PYTHONHASHSEED of all ranks of a program; None for ddpsim's default hash seeds."""
     check: str | None = field(default=REPLICAS_IF_ANY, kw_only=True)
     choices: tuple[int, ...] = ()
-    """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
+    """The schedule for runs without a policy; each choice is used if it is possible. () is round robin."""
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The first line of `about`."""
         return self.about.strip().partition("\n")[0]
 
     @property
     def cause(self) -> str:
-        """Why it goes wrong, in one paragraph; "" if nothing is said."""
+        """Why it goes wrong, in one paragraph; "" if `about` has one line only."""
         return " ".join(self.about.strip().partition("\n")[2].split())
 
     def engine_named(self, name: str | Engine | None) -> Engine:
-        """The engine of that name, or its own. Raises UsageError if there is none."""
+        """Return the engine of that name, or the scenario's for None. Raises UsageError for an unknown name."""
         return self.engine if name is None else Engine.named(name)
 
     def expected_by(self, engine: Engine) -> Expectation:
-        """What is expected under an engine."""
+        """Return the expected outcome on an engine."""
         return self.expected_under_ddp or self.expected if engine is Engine.DDP else self.expected
 
     def with_world_size(self, world_size: int | None) -> Scenario:
-        """The same in another world. Raises UsageError if it cannot be."""
+        """Return the scenario with another world size. Raises UsageError for a size that it does not support."""
         if world_size is None:
             return self
         if isinstance(self.program, Script) and self.program.counts_ranks:
@@ -182,9 +182,7 @@ class Scenario(RunOptions):
             return self
         least, most = self.min_world_size, self.max_world_size
         if least == most:
-            raise UsageError(
-                f"world size is {world_size}, {self.name} expects {least}, as it is written for: leave it out"
-            )
+            raise UsageError(f"world size is {world_size}, {self.name} runs only on {least}: leave it out")
         if isinstance(world_size, int) and world_size < least:
             raise UsageError(f"world size is {world_size}, {self.name} expects {least} or more: give it more ranks")
         if isinstance(world_size, int) and most is not None and world_size > most:
@@ -209,11 +207,11 @@ def scenario(
     poison: bool | None = None,
     backend_semantics: str = GLOO.name,
 ) -> Callable[[Callable[..., Any]], Scenario]:
-    """Make a scenario of the function below, `program(rank)`, or of one that takes no rank.
+    """Decorate a function `program(rank)`, or one without arguments, as a scenario.
 
-    `about` says on its first line what goes wrong, and below why; without it the function's docstring does. The name is
-    the function's, with dashes. `under_ddp` is what engine "ddp" comes to, if it is not `expected`. `check`, `poison`
-    and `backend_semantics` are what `simulate` takes.
+    The first line of `about` says what goes wrong, the rest why; the default is the function's docstring. The default
+    name is the function's with dashes. `under_ddp` is the expected outcome on engine "ddp", if it differs. `check`,
+    `poison` and `backend_semantics` are options of `simulate`.
     """
 
     def make(program: Callable[..., Any]) -> Scenario:
@@ -239,7 +237,7 @@ def scenario(
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
-    """Make the repaired twin of a scenario of the function below: the same world, no faults, and no finding at all."""
+    """Decorate a function as the repaired twin of a scenario: same world size, no faults, and no finding expected."""
 
     def make(program: Callable[..., Any]) -> Scenario:
         return replace(
@@ -262,7 +260,7 @@ _MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
 
 
 def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
-    """The lines of a file that say `# found here`, for an engine. Raises UsageError for one of an unknown engine."""
+    """Return the lines marked `# found here` for an engine. Raises UsageError if a mark names an unknown engine."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if match := _MARKER.search(line):
@@ -275,7 +273,7 @@ def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
 
 
 def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
-    """Those of the function and its helpers: all in the file but those of other scenarios, which are decorated."""
+    """Return the marked lines of a function and its helpers: all in its file except those of other scenarios."""
     first = inspect.getsourcelines(program)[1]
     others = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -286,13 +284,13 @@ def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -
 
 
 def found_text(result: Result) -> str:
-    """What a run came to, in a few words: its verdict and the finding that leads its text."""
+    """Return the outcome of a run in a few words: its verdict, and code and ranks of its first finding."""
     leading = _leading(result)
     return _text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
 
 
 def found_on_processes(result: Result) -> str:
-    """What a run on real processes came to, in a few words: `pass`, `hung`, `rank_error, rank 1`, `died, rank 1`."""
+    """Return the outcome of a run on real processes: `pass`, `hung`, `rank_error, rank 1` or `died, rank 1`."""
     leading = _leading(result)
     if leading is None or leading.code.verdict is Verdict.PASS:
         return Verdict.PASS.value
@@ -305,7 +303,7 @@ def found_on_processes(result: Result) -> str:
 
 
 def found_location(result: Result) -> str:
-    """The line that the leading finding names first, as `train.py:12`; "nowhere" if it names none."""
+    """Return the first line that the first finding names, such as `train.py:12`; "nowhere" if it names none."""
     return str(_leading_site(result) or "nowhere")
 
 
@@ -319,7 +317,7 @@ def _leading_site(result: Result) -> Site | None:
 
 
 def _at_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
-    """The expectation, and what may be found otherwise, with the lines that the program's file marks."""
+    """Return the expectation, and its `otherwise`, with the marked lines of the program's file."""
     source = inspect.getsourcefile(program)
     otherwise = expected.otherwise and _at_marked_lines(expected.otherwise, program, engine)
     if expected.code is None or source is None:

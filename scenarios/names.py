@@ -1,4 +1,4 @@
-"""Names that people mistype, and a file of theirs that has our name."""
+"""Suggestions for mistyped names, and detection of a user's file that hides the package `ddpsim`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from importlib.machinery import PathFinder
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A question with the name that is most like `name`, or ""."""
+    """Return "did you mean ...?" with the most similar of `names`; "" if none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {found[0]!r}?" if found else ""
 
 
 def shadow() -> str:
-    """A line about a `ddpsim.py` or `ddpsim/` that programs find in our place, or "".
+    """Return a message on a `ddpsim.py` or `ddpsim/` of the user that Python would import as ddpsim; "" for none.
 
-    Where we were imported first, their modules get ours for their own; what Python would find now is looked for.
+    ddpsim itself is imported already, so the check asks what Python would find now.
     """
     spec = PathFinder.find_spec("ddpsim")
     paths = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
     if spec is None or not paths[0] or spec.origin is None or _is_ours(spec.origin):
-        return ""  # a folder without __init__.py is no package as long as a real one can be found
+        return ""  # a folder without __init__.py does not hide a real package
     return (
         f"{_from_here(paths[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
         "run from another folder"
@@ -35,6 +35,6 @@ def _is_ours(origin: str) -> bool:
 
 
 def _from_here(path: str) -> str:
-    """As it is shortest."""
+    """Return a path relative to the working folder if it is inside, else unchanged."""
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near

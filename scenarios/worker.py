@@ -1,10 +1,10 @@
-"""One rank of a scenario, started by torchrun; so a run spans machines.
+"""Run one rank of a scenario in a process that torchrun started, so that a run can span machines.
 
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
         -m ddpsim.scenarios.worker join-baseline
 
-Rank 0's process prints what came of all ranks, and all of them end with the exit status of `ddpsim run`; the others say
-nothing, but for one line where they cannot be started.
+Rank 0's process prints the result of all ranks; the others print nothing, except one line if they cannot start. Every
+process ends with the exit status of `ddpsim run`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _MOST_PORT = 65535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rank that the environment names, and return the exit status of its process."""
+    """Run the rank given by torchrun's environment variables, and return the exit status of its process."""
     options = _parser().parse_args(arguments)
     try:
         with own_cache():
             return _run(options.name, Engine.named(options.engine), options.timeout)
     except UsageError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each machine: another one may find no fault
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine, because another one may start
             output.note(str(error))
         return Status.USAGE_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ddpsim.scenarios.worker", description=__doc__.partition("\n")[0])
-    parser.add_argument("name", metavar="NAME", help="what `ddpsim run` takes")
+    parser.add_argument("name", metavar="NAME", help="the scenario, as for `ddpsim run`")
     parser.add_argument("--engine", default="torch", help="torch or ddp")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, metavar="SECONDS")
     return parser
@@ -58,7 +58,7 @@ def _run(name: str, engine: Engine, timeout_seconds: float) -> int:
     check_engine_options(scenario, engine)
     check_usable(scenario)
     return supervise_to_status(
-        ScenarioJob.of(scenario, engine, timeout_seconds), lambda reports: _tell(scenario, engine, reports)
+        ScenarioJob.of(scenario, engine, timeout_seconds), lambda reports: _show_result(scenario, engine, reports)
     )
 
 
@@ -75,7 +75,7 @@ def _check_environment() -> None:
 
 
 def _check_number(name: str, least: int, most: int | None) -> int:
-    """The number that a variable holds. Raises UsageError if it is none, or not one of these."""
+    """Return the number in an environment variable. Raises UsageError if it is not a number in the given range."""
     text = os.environ[name]
     if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
         return int(text)
@@ -83,8 +83,8 @@ def _check_number(name: str, least: int, most: int | None) -> int:
     raise UsageError(f"{name} is {text!r}, expected a whole number {number}: correct it, or start by torchrun")
 
 
-def _tell(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> int:
-    """Print what came of all ranks, or why they did not start."""
+def _show_result(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> int:
+    """Print the result of all ranks, or why they did not start, and return the exit status."""
     try:
         result = against_reference(result_of(scenario, engine, reports), scenario)
     except UsageError as error:

@@ -31,7 +31,7 @@ from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_of_threads
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, Ran, RunPlan
+from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
@@ -211,7 +211,7 @@ def _as_threads(
     plan: RunPlan,
     director: Director | None,
     judge: ReplicaJudge,
-) -> Ran:
+) -> RanksOutcome:
     """Run the program with a thread per rank, torch.distributed replaced by the simulated backend."""
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size, kernel.handle)
@@ -241,7 +241,7 @@ def _as_threads(
     backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(session_host))
-    return Ran(
+    return RanksOutcome(
         (*execution.findings(judge.findings()), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,

@@ -25,7 +25,7 @@ from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
-from ddpsim.simulator.run_options import Ran, RunPlan
+from ddpsim.simulator.run_options import RanksOutcome, RunPlan
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Verdict, combine
@@ -70,7 +70,7 @@ class ProcessRanks:
 
     def run(
         self, kernel: Kernel, mover: Transport, plan: RunPlan, director: Director | None, judge: ReplicaJudge
-    ) -> Ran:
+    ) -> RanksOutcome:
         """Run them to their ends."""
         launch = self._launch
         config = self._config(kernel, plan, director)
@@ -91,7 +91,9 @@ class ProcessRanks:
                 findings = (*outcome.raised({0: raised}), *findings)
         self._external_processes.check()
         has_failed = combine(findings) is not Verdict.PASS
-        return Ran(findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned)
+        return RanksOutcome(
+            findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned
+        )
 
     def _config(self, kernel: Kernel, plan: RunPlan, director: Director | None) -> ProcessConfig:
         program, launch = self._program, self._launch

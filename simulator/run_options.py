@@ -204,7 +204,7 @@ class RunKeywords(ReplayKeywords, total=False):
     alike: bool
 
 
-class Ran(NamedTuple):
+class RanksOutcome(NamedTuple):
     """The outcome of the ranks of a run, for its result."""
 
     findings: tuple[Finding, ...]

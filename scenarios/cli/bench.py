@@ -53,7 +53,7 @@ def bench(
     check_simulated(transport, "bench measures only the simulation")
     cases = _cases(names or _NAMES, engine, world_size or [None])
     output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
-    measured = measurements(output.followed(samples(cases, rounds, transport), rounds * len(cases)))
+    measured = measurements(output.with_progress_bar(samples(cases, rounds, transport), rounds * len(cases)))
     output.show("\n".join(_table(measured)))
     return worst(_judged(measured))
 

@@ -71,7 +71,7 @@ def _status_of(arguments: Sequence[str] | None) -> int:
     try:
         words = _with_program(sys.argv[1:] if arguments is None else arguments)
         if "--" in words:
-            from ddpsim.scenarios.cli.early import start_servers
+            from ddpsim.scenarios.cli.server_start import start_servers
 
             start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)

@@ -13,7 +13,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.run import head
+from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.imports import without_collections
 
@@ -86,7 +86,7 @@ def debug(
     except BdbQuit:
         return Status.AS_EXPECTED
     status, line = judge(scenario.expected_by(chosen), debugged.result)
-    output.show(f"{head(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
+    output.show(f"{head_line(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
     if debugged.missed:
         output.note(debugged.missed)
     note_trailing_options(scenario, debug, debugged.result)

@@ -19,9 +19,9 @@ from ddpsim.scenarios.cli.options import (
     Seed,
     SimulatedTransport,
     WorldSize,
-    by_text,
-    how_text,
+    engine_text,
     saved_as,
+    schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
@@ -102,7 +102,7 @@ def explore(
             exploration, parting = with_closest_pass(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
-        how = by_text(chosen) + how_text(transport, policy, seed)
+        how = engine_text(chosen) + schedule_source_text(transport, policy, seed)
         status = _show_exploration(scenario, chosen, Explored(exploration, parting), how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)

@@ -139,7 +139,7 @@ def _plan(
 
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
-    from ddpsim.scenarios.cli.found import report_found
+    from ddpsim.scenarios.cli.fuzz_reports import report_found
     from ddpsim.scenarios.fuzzing.campaign import run_campaign
     from ddpsim.scenarios.fuzzing.summary import summary
 

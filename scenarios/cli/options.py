@@ -182,7 +182,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
     return chosen
 
 
-def how_text(transport: str, policy: str | None, seed: int | range, choices: Sequence[int] = ()) -> str:
+def schedule_source_text(transport: str, policy: str | None, seed: int | range, choices: Sequence[int] = ()) -> str:
     """Return the transport and the policy as a run's head line shows them."""
     if transport == "processes":
         return "on processes"
@@ -196,7 +196,7 @@ def how_text(transport: str, policy: str | None, seed: int | range, choices: Seq
     return f"{on}policy {policy}" + (f", {seeds}" if draws(policy) else "")
 
 
-def by_text(engine: Engine) -> str:
+def engine_text(engine: Engine) -> str:
     """Return the engine as a run's head line shows it; "" for torch."""
     return "" if engine.value == "torch" else f"engine {engine.value}  "
 

@@ -97,7 +97,7 @@ def _cut(start: str, summary: str, end: str, width: int) -> str:
     return f"{start}{short}{end}"
 
 
-def followed(each: Iterable[Each], total: int) -> Iterable[Each]:
+def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
     """Return the items as they come; on a terminal show a progress bar, then return them all at the end."""
     if not sys.stderr.isatty():
         return each

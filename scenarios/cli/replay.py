@@ -13,7 +13,7 @@ from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder,
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
-from ddpsim.scenarios.cli.run import head
+from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.stepping import show_steps
 from ddpsim.simulator.imports import without_collections
@@ -100,7 +100,7 @@ def _show_replay(
     if status is Status.USAGE_ERROR:
         output.note(str(replayed.error))
     else:
-        start_line = f"{head(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
+        start_line = f"{head_line(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
         output.show(f"{above}{start_line}\n\n{replayed.result}\n\n{text}")
     report.add_run(scenario, engine, replayed.result, status, text, how="replayed", seconds=seconds)
     return status

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import by_text
+from ddpsim.scenarios.cli.options import engine_text
 from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Report:
         document = document_of(
             result,
             name=scenario.name,
-            how=f"{by_text(engine)}{how}",
+            how=f"{engine_text(engine)}{how}",
             is_expected=status is Status.AS_EXPECTED,
             conclusion=conclusion,
             seconds=seconds,

@@ -23,10 +23,10 @@ from ddpsim.scenarios.cli.options import (
     TransportName,
     WorldSize,
     backends_named,
-    by_text,
+    engine_text,
     engines_named,
-    how_text,
     prepared_for,
+    schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import check_records, leave_records
@@ -101,7 +101,7 @@ def run(
     backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
     scenario = with_options(own, options)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
-    how = how_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
+    how = schedule_source_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
     check_records(records, runs=runs * len(drawn or (seed,)), transport=transport)
     with reporting(report, opens=opens, title=name if runs > 1 else "") as reported:
@@ -156,7 +156,7 @@ def _run(
             if len(cases) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {_case(engine, scenario, cases)}")
             found.setdefault(scenario.backend_semantics, []).append(result)
-            output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
+            output.show(f"{head_line(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
             output.show(f"{result}\n" if outcomes is None else outcomes.text)
             if with_lanes:
                 show_lanes(result)
@@ -204,7 +204,7 @@ def _outcome(result: Result, backend: str) -> str:
     return "can hang" if does_hang else "can fail"
 
 
-def head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
+def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
     """Return the head line of a run: its name, world size, engine unless torch, policy, and backend unless gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
-    return f"{scenario.name}  world size {result.world_size}  {by_text(engine)}{how}{rules}"
+    return f"{scenario.name}  world size {result.world_size}  {engine_text(engine)}{how}{rules}"

@@ -100,7 +100,7 @@ def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Resul
         result = run(seed)
         outcomes.add(seed, result, judge(result))
 
-    for _ in output.followed(map(run_one, seeds), len(seeds)):
+    for _ in output.with_progress_bar(map(run_one, seeds), len(seeds)):
         pass
     return outcomes
 

@@ -20,8 +20,8 @@ from ddpsim.scenarios.cli.options import (
     Timeout,
     TransportName,
     engines_named,
-    how_text,
     prepared_for,
+    schedule_source_text,
     tagged,
 )
 from ddpsim.scenarios.cli.reporting import reporting
@@ -69,7 +69,7 @@ def zoo(
         run = partial(
             outcome_of,
             report=reported,
-            how=how_text(transport, policy, seed),
+            how=schedule_source_text(transport, policy, seed),
             policy=policy,
             seed=seed,
             transport=transport,
@@ -90,7 +90,7 @@ def _run_all(
     table = Table(pairs)
     output.show(table.head())
     outcomes = []
-    for outcome in output.followed((run(*pair) for pair in pairs), len(pairs)):
+    for outcome in output.with_progress_bar((run(*pair) for pair in pairs), len(pairs)):
         output.show(table.row(outcome))
         outcomes.append(outcome)
     output.show(closing(outcomes, time.perf_counter() - start))

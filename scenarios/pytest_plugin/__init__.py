@@ -2,7 +2,7 @@
 
 This package holds no scenarios. It is in scenarios/ because it runs scenario files and shares the way they are run.
 
-Every session of pytest loads this, so it imports next to nothing: torch and the simulator come when a marked test runs.
+Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpsim.scenarios.names import shadow
-from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
+from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, fail_all, make_unusable, marked, prepare
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside_ranks, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
@@ -28,101 +28,101 @@ __all__ = ["ddpsim_seed", "rank", "world_size"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the command line."""
+    """Add the plugin's command line options and its ini option."""
     group = parser.getgroup("ddpsim", "tests on simulated ranks (ddpsim)")
     group.addoption(
         "--ddpsim-policy",
         choices=RUNNING,
-        help="the policy of all tests marked ranks that run once, whatever their markers say",
+        help="scheduling policy of all tests marked `ranks` that run once; overrides their markers",
     )
     group.addoption(
-        "--ddpsim-seed", type=int, metavar="N", help="the seed of all tests marked ranks; policy random unless given"
+        "--ddpsim-seed", type=int, metavar="N", help="random seed of all tests marked `ranks`; without a policy, random"
     )
     group.addoption(
-        "--ddpsim-replay", metavar="TOKEN", help="run the test that a replay token belongs to under its schedule"
+        "--ddpsim-replay",
+        metavar="TOKEN",
+        help="run only the test that the replay token was recorded for, with its schedule",
     )
-    parser.addini(
-        SECONDS_INI, "seconds that the run of a test marked ranks may take, unless its marker says", default=SECONDS
-    )
+    parser.addini(SECONDS_INI, "time limit in seconds of tests marked `ranks` whose marker has none", default=SECONDS)
     group.addoption(
-        "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked ranks into a folder in DIR"
+        "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker. Refuse options of no use before anything runs."""
+    """Register the marker, and refuse wrong options before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
-    if hasattr(config, "workerinput"):  # a worker of xdist: the session that started it has looked
+    if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
         return
     seconds_of(config)
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     policy = config.getoption("ddpsim_policy")
     if policy is not None and not draws(policy) and config.getoption("ddpsim_seed") is not None:
         raise pytest.UsageError(
-            f"--ddpsim-seed is given, but --ddpsim-policy {policy} draws nothing, expected {listed(DRAWING)}: "
+            f"--ddpsim-seed is given, but --ddpsim-policy {policy} uses no seed, expected {listed(DRAWING)}: "
             "leave one of them out"
         )
     if (token is not None or folder is not None) and (line := shadow()):
         raise pytest.UsageError(line)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import check_token
+        from ddpsim.scenarios.pytest_plugin.token_replay import check_token
 
         check_token(token)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.reporting import prepare_folder
+        from ddpsim.scenarios.pytest_plugin.failure_reports import prepare_folder
 
         prepare_folder(config, folder)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Scenario files."""
+    """Collect scenario files."""
     return collect_file(file_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
-    """What the marker cannot stand on."""
+    """Replace a marked class or generator by a test that fails with an explanation."""
     return make_unusable(collector, name, obj)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests with `seeds=`."""
+    """Parametrize a test that has `seeds=` over its seeds."""
     add_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the marked tests; choose those that a replay token belongs to."""
+    """Check the marked tests; with a replay token, keep only its test."""
     prepare(items)
-    if any(marked(items)) and (line := shadow()):  # what their folders hold can be imported by now
+    if any(marked(items)) and (line := shadow()):  # checked again: pytest has put the tests' folders on sys.path
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
-        set_aside(items, line)  # xdist takes a worker that ends before its tests for one that has crashed
+        fail_all(items, line)  # xdist would treat a worker that ends early as crashed
     token = config.getoption("ddpsim_replay")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import keep_replayed
+        from ddpsim.scenarios.pytest_plugin.token_replay import keep_replayed
 
         keep_replayed(config, items, token)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
-    """What only ranks make is not made here."""
+    """Refuse to make a `per_rank` fixture outside ranks."""
     __tracebackhide__ = True
-    refuse_outside(request, fixturedef)
+    refuse_outside_ranks(request, fixturedef)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Prepare a marked test with `@given`, before hypothesis' own plugin looks at it."""
+    """Adapt the hypothesis settings of a marked test with `@given`, before hypothesis' own plugin reads them."""
     __tracebackhide__ = True
     is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
         return (yield)
-    from ddpsim.scenarios.pytest_plugin.drawn import fit_for_ranks
+    from ddpsim.scenarios.pytest_plugin.hypothesis_runs import hypothesis_settings
 
-    with fit_for_ranks(item):
+    with hypothesis_settings(item):
         return (yield)
 
 
@@ -142,7 +142,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say in the report of a failing test which rank it was, and how to see it again."""
+    """Add to the report of a failing test which rank failed, and the command that replays it."""
     if OPTIONS_KEY in item.stash and call.when == "teardown":
         report = yield
         _write_owed(item, report)
@@ -167,25 +167,25 @@ def pytest_runtest_makereport(
 def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
     if item.config.getoption("ddpsim_report") is None or run is None:
         return ()
-    from ddpsim.scenarios.pytest_plugin.reporting import owe_report
+    from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
 
-    return (owe_report(item, report, run),)
+    return (store_failure(item, report, run),)
 
 
 def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
     if item.config.getoption("ddpsim_report") is not None:
-        from ddpsim.scenarios.pytest_plugin.reporting import write_owed
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
 
-        write_owed(item, report)
+        write_stored_report(item, report)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
 ) -> None:
-    """Say where the reports are, and if it is not one test that was replayed."""
+    """Print the folder of the reports, and a warning if a replay token did not match exactly one test."""
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import replay_summary
+        from ddpsim.scenarios.pytest_plugin.token_replay import replay_summary
 
         line = replay_summary(config, exitstatus, token)
         if line is not None:

@@ -1,4 +1,4 @@
-"""Which items are marked tests, and which of them cannot run: those become tests that fail with one line."""
+"""Find the marked tests and check them; a test that cannot run on ranks is replaced by one that fails with one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options, 
 
 
 class UnusableTest(pytest.Item):
-    """A test that cannot run on ranks; it fails, and says why in one line."""
+    """A test item for a marked test that cannot run on ranks; it fails with the reason in one line."""
 
     def __init__(self, *, why: MarkerError, line: int = 0, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -22,36 +22,39 @@ class UnusableTest(pytest.Item):
         self._line = line
 
     def runtest(self) -> None:
-        """Fail."""
+        """Fail with the reason."""
         pytest.fail(str(self._why), pytrace=False)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The line, at the place of the test."""
+        """Show the reason, located at the test's own line."""
         shown: Any = super().repr_failure(excinfo, style)
         if self.config.option.tbstyle == "line":
-            shown.reprtraceback.reprentries = []  # it stands behind the place
+            shown.reprtraceback.reprentries = []  # pytest prints the reason after the location
         crash = shown.reprcrash
         crash.path, crash.lineno, crash.message = str(self.path), self._line + 1, str(self._why)
         return shown
 
     def reportinfo(self) -> tuple[Any, int, str]:
-        """Where it would stand."""
+        """Return the file, line and name of the marked test."""
         classes = [node.name for node in self.listchain() if isinstance(node, pytest.Class)]
         return self.path, self._line, ".".join([*classes, self.name])
 
 
 def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
-    """In the place of what pytest would refuse with the whole module, or take apart: a generator, a class."""
+    """Return an item that fails, for a marked class or generator; None for anything else.
+
+    Without it, pytest would collect each method of the class, and refuse the whole module of the generator.
+    """
     if not (isinstance(collector, (pytest.Module, pytest.Class)) and _is_marked(obj)):
         return None
     if inspect.isclass(obj):
         if not collector.istestclass(obj, name):
             return None
-        why = f"stands on class {name}, expected a test function: mark each of its methods"
+        why = f"is on class {name}, expected on a test function: mark each of its methods"
     else:
         if not (collector.istestfunction(obj, name) and inspect.isgeneratorfunction(obj)):
             return None
-        why = f"{name} is a generator, expected a plain function: a test does not yield"
+        why = f"{name} is a generator, expected a plain function: remove its yield"
     line = getattr(getattr(obj, "__code__", None), "co_firstlineno", 1) - 1
     return UnusableTest.from_parent(collector, name=name, why=MarkerError(why), line=line)
 
@@ -62,21 +65,21 @@ def _is_marked(obj: Any) -> bool:
 
 
 def add_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
-    """One test for each seed of `seeds=`; for `only` that one, if it is given."""
+    """Make one test for each seed of `seeds=`, or for the seed `only` if it is given."""
     marks = list(metafunc.definition.iter_markers(MARKER))
     if not marks or "seeds" not in marks[0].kwargs:
         return
     try:
         seeds = options_of(marks[0]).seeds
     except MarkerError:
-        return  # the test will say so
+        return  # reported when the test is prepared
     chosen = seeds if only is None else (only,)
     metafunc.fixturenames.append(SEED)
     metafunc.parametrize(SEED, chosen, ids=[f"seed{seed}" for seed in chosen], indirect=True)
 
 
 def prepare(items: list[pytest.Item]) -> None:
-    """Note for each marked test what its marker says, and put those that cannot run aside."""
+    """Store on each marked test the options of its marker; replace the tests that cannot run."""
     for index, item in enumerate(items):
         marks = list(item.iter_markers_with_node(MARKER))
         if not marks or isinstance(item, UnusableTest):
@@ -93,20 +96,20 @@ def prepare(items: list[pytest.Item]) -> None:
         function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
 
 
-def set_aside(items: list[pytest.Item], why: str) -> None:
-    """None of the tests on ranks can run."""
+def fail_all(items: list[pytest.Item], why: str) -> None:
+    """Replace all tests on ranks by ones that fail with the reason `why`."""
     for index, item in enumerate(items):
         if OPTIONS_KEY in item.stash:
             items[index] = _unusable(item, MarkerError(why))
 
 
 def _unusable(item: pytest.Item, why: MarkerError) -> UnusableTest:
-    assert item.parent is not None, "only the session has none"
+    assert item.parent is not None, "every item has a parent"
     return UnusableTest.from_parent(item.parent, name=item.name, why=why, line=item.location[1] or 0)
 
 
 def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]]:
-    """The tests that run on ranks."""
+    """Yield the tests that run on ranks, with their options."""
     for item in items:
         options = item.stash.get(OPTIONS_KEY, None)
         if options is not None and isinstance(item, pytest.Function):
@@ -118,31 +121,31 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
         raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function")
     unittest = sys.modules.get("unittest")
     if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        raise MarkerError(f"{item.name} is of a unittest.TestCase, expected a function, or a method of a plain class")
+        raise MarkerError(f"{item.name} is in a unittest.TestCase, expected a function or a method of a plain class")
     outer = next((node for node in marked_nodes if node is not item), None)
     if outer is not None:
         kind = type(outer).__name__.lower()
-        raise MarkerError(f"stands on {kind} {outer.name}, expected a test function: mark the functions that need it")
+        raise MarkerError(f"is on {kind} {outer.name}, expected on a test function: mark the functions that need it")
     function = item.obj
     handle = getattr(function, "hypothesis", None)
     inner = getattr(handle, "inner_test", function)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise MarkerError(f"{item.originalname} is async, expected a plain function: ranks are threads, not tasks")
+        raise MarkerError(f"{item.originalname} is async, expected a plain function: ranks run no event loop")
     if inspect.isgeneratorfunction(inner):
-        raise MarkerError(f"{item.originalname} is a generator, expected a plain function: a test does not yield")
+        raise MarkerError(f"{item.originalname} is a generator, expected a plain function: remove its yield")
     return item
 
 
 def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
-    """What the marker of a test says; that of a parameter wins, and the function's says the rest."""
+    """Return the options of a test's marker; those of a marker in `pytest.param` win over the function's."""
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]
     for found, where in ((on_function, f"on {item.originalname}"), (of_parameter, f"in the parameters of {item.name}")):
         if len(found) > 1:
-            raise MarkerError(f"stands {len(found)} times {where}, expected once: keep one of them")
+            raise MarkerError(f"is given {len(found)} times {where}, expected once: keep one of them")
     if any("seeds" in mark.kwargs for mark in of_parameter):
-        raise MarkerError("seeds= stands in pytest.param, expected on the function: write seed= there")
+        raise MarkerError("seeds= is in pytest.param, expected on the function: write seed= in pytest.param")
     first, *parameters = on_function + of_parameter
     return options_of(first, of_parameter=parameters[0] if parameters else None)
 
@@ -152,10 +155,12 @@ def _check_fixtures(item: pytest.Function) -> None:
     for name, definition in definitions_of(item).items():
         is_on_ranks = maker_of(definition) is not None
         if is_on_ranks and name in definition.argnames:
-            raise MarkerError(f"fixture {name!r} asks for the one it replaces, which fixtures made per rank cannot")
+            raise MarkerError(
+                f"fixture {name!r} requests the fixture that it overrides, which @per_rank does not support"
+            )
         for asked in () if is_on_ranks else definition.argnames:
             if any(maker_of(each) for each in chains.get(asked, ())[-1:]):
                 raise MarkerError(
-                    f"fixture {name!r} asks for {asked!r}, which is made on each rank, and is made once for all: "
-                    "make it with @per_rank (from ddpsim.scenarios import per_rank) in the place of @pytest.fixture"
+                    f"fixture {name!r} is made once for all ranks, but requests {asked!r}, which each rank makes: "
+                    "write @per_rank (from ddpsim.scenarios import per_rank) instead of @pytest.fixture"
                 )

@@ -1,7 +1,7 @@
-"""What a run on ranks came to, in pytest's terms: nothing, a skip, the error of a rank, or a text.
+"""Turn a run on ranks into a pytest outcome: a pass, a skip, the error of a rank, or a text.
 
-The error of a rank comes out as it is, so pytest shows it as ever; which rank it was, what else was found, and the
-command to see it again stand below it. Deadlocks, mismatches and what was not as expected are their own text.
+A rank's error is raised unchanged, so pytest shows its traceback. Below it the report adds which rank raised it, other
+findings, and the replay command. Deadlocks, mismatches and unmet expectations are shown as ddpsim's text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 from ddpsim import Code, Exploration, Finding, Result, Verdict
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
-from ddpsim.scenarios.pytest_plugin.output import Output
-from ddpsim.scenarios.pytest_plugin.raised import SKIPS, Severity, severity
+from ddpsim.scenarios.pytest_plugin.raised_by_ranks import SKIPS, Severity, severity
+from ddpsim.scenarios.pytest_plugin.rank_output import Output
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import End
 from ddpsim.simulator.runtime.outcome import one_line
@@ -35,34 +35,34 @@ _OWN_FOLDERS = tuple(
 
 
 class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """A run on ranks failed by no error of a rank's own. The text is all there is to know."""
+    """A test on ranks failed without an error of a rank's program. The text is the whole diagnosis."""
 
     __module__ = "builtins"
-    """As pytest's own has it: it stands before the name, in a group."""
+    """As in pytest's own exception, so that an exception group shows no module name."""
 
     def __init__(self, text: str, line: str = "") -> None:
         super().__init__(text, pytrace=False)
         self.line = line or text.partition("\n")[0]
-        """What stands in the summary of the session."""
+        """The line for pytest's short test summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a test on ranks came to."""
+    """The outcome of a test on ranks."""
 
     result: Result
     output: Output
     exploration: Exploration | None = None
     error: BaseException | None = None
-    """What it raised."""
+    """The exception that failed the test, or None."""
 
     def __str__(self) -> str:
-        """The whole diagnosis."""
+        """Return the whole diagnosis."""
         return str(self.result if self.exploration is None else self.exploration)
 
 
 def judge(run: Run, expect: str | None) -> BaseException | None:
-    """What a test is to raise; None if it passes."""
+    """Return the exception that a test should raise; None if it passes."""
     left = _way_out(run.result)
     if left is not None:
         return left
@@ -88,18 +88,18 @@ def _led_by(findings: tuple[Finding, ...], result: Result) -> Result:
 
 
 def _errors(run: Run) -> dict[int, BaseException]:
-    """By rank, those of the test before those behind the `yield` of a fixture."""
+    """Return the errors by rank, those of tests before those of fixture teardowns."""
     by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
     return by_tests | run.result.errors
 
 
 def _lost(run: Run) -> dict[int, BaseException]:
-    """By rank, how the test failed on ranks that then, behind the `yield` of a fixture, waited in vain."""
+    """Return, by rank, test errors that the result lacks because the rank then hung in a fixture teardown."""
     return {rank: each for rank, each in run.output.raised.by_tests.items() if rank not in run.result.errors}
 
 
 def _passes(run: Run) -> bool:
-    """True if nothing failed or was left open; an exploration has covered all that its bounds let it."""
+    """Return True if the run passed; for an exploration, if it covered all schedules and every run passed."""
     if run.exploration is None:
         return run.result.verdict is Verdict.PASS
     passed = all(outcome.startswith(Verdict.PASS.value) for outcome in run.exploration.outcomes)
@@ -107,7 +107,7 @@ def _passes(run: Run) -> bool:
 
 
 def has(result: Result, code: Code) -> bool:
-    """True if a run has a finding, and comes to what it stands for: a hazard is none of a run that failed."""
+    """Return True if a run has this finding and its verdict; so a failed run never counts as having a hazard."""
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
@@ -117,10 +117,10 @@ def _not_as_expected(run: Run, code: Code) -> str:
 
 
 def _way_out(result: Result) -> BaseException | None:
-    """The error that ends a test in another way than by failing.
+    """Return the error that ends a test without failing it: exit, interrupt, a rejected example, or a skip; else None.
 
-    One rank that leaves the session, or gives a drawn example up, is enough. So is one that skips, unless something is
-    wrong that does not follow from it: of the ranks that go on, those that wait for it do so in vain.
+    One rank is enough. A skip counts only if no finding is independent of it: other ranks may hang because they wait
+    for the rank that skipped.
     """
     errors = result.errors.values()
     for error in errors:
@@ -136,18 +136,18 @@ def _way_out(result: Result) -> BaseException | None:
 
 
 def _beyond_skips(result: Result) -> tuple[Finding, ...]:
-    """The findings that do not follow from ranks that skip. All of them, if any rank raised something else."""
+    """Return the findings that skipping ranks do not cause; all findings, if a rank raised another error."""
     if not all(isinstance(each, SKIPS) for each in result.errors.values()):
         return result.findings
     return tuple(each for each in result.findings if each.code not in _FOLLOWS_FROM_ERRORS)
 
 
 _FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
-"""The error of a rank itself, and who waits for that rank in vain."""
+"""Findings that an error in a rank causes: the error itself, and ranks that wait for this rank."""
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first frame on that is no machinery of ours."""
+    """Remove the leading frames of ddpsim from a traceback."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         traceback = traceback.tb_next
     return traceback
@@ -156,17 +156,17 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 # --- the report of a test ---------------------------------------------------------------------------------------------
 
 _BELOW = "_ddpsim_below"
-"""Under this name an error says what stands below it if it is shown in a group."""
+"""The attribute of an error with the text to show below it in an exception group."""
 
 
-def tell_if_in_group(error: BaseException, run: Run) -> None:
-    """For an error of one example of several; its run is not kept until the test is reported."""
+def prepare_for_group(error: BaseException, run: Run) -> None:
+    """Store the text below an error on the error: the run of a hypothesis example is not kept until the report."""
     if not isinstance(error, RanksFailed):
         setattr(error, _BELOW, "\n".join(_below_the_error(run)))
 
 
 def prepare_group(error: BaseException | None) -> None:
-    """Make each error of a group that hypothesis raises say whose it was, and how to see it again."""
+    """Add to each error of hypothesis' exception group which rank raised it, and the replay command."""
     for each in getattr(error, "exceptions", ()):
         if isinstance(each, RanksFailed):
             each.__traceback__ = None
@@ -182,9 +182,9 @@ def annotate(
     *,
     location: Sequence[str] = (),
 ) -> None:
-    """Say below the error of a rank whose it was, what else was found, and how to see it again.
+    """Add below a rank's error which rank raised it, other findings, and the replay line.
 
-    `location` says, before the replay line if there is one, where a report is.
+    `location` has the line with the path of the report; it is shown before the replay line.
     """
     shown: Any = report.longrepr
     is_one_line = item.config.option.tbstyle == "line"
@@ -193,9 +193,9 @@ def annotate(
         (crash.path, crash.lineno), crash.message = _location(item, run), error.line
         if is_one_line:
             shown.reprtraceback.reprentries = []
-        elif run is not None:  # before the replay line, what hypothesis says of the example
+        elif run is not None:  # hypothesis' notes on the example go before the replay line
             lines = shown.reprtraceback.reprentries[-1].lines
-            end = len(lines) - lines[-1].startswith(replay_line(""))  # a replay that diverged has none
+            end = len(lines) - lines[-1].startswith(replay_line(""))  # a diverged replay has no replay line
             lines[end:end] = [*_notes(error), *location]
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
@@ -207,7 +207,7 @@ def annotate(
 
 
 def _location(item: pytest.Item, run: Run | None) -> tuple[str, int]:
-    """A file and a line of it: that of the call to blame, unless it stands in an installed package; else the test's."""
+    """Return a file and line: that of the culprit's call, or the test's if that call is in an installed package."""
     leading = next(iter(_beyond_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
         if _INSTALLED.isdisjoint(Path(site.path).parts):
@@ -220,7 +220,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def _below(error: BaseException | None, run: Run) -> list[str]:
-    """What stands below an error; nothing below a group, where hypothesis tells of each example."""
+    """Return the lines to show below an error; none below an exception group, whose errors have their own."""
     if error is run.error:
         return _below_the_error(run)
     return [] if hasattr(error, "exceptions") else [replay_line(run.result.replay)]
@@ -237,34 +237,35 @@ def _name_ranks(shown: Any, run: Run) -> None:
 
 
 def _below_the_error(run: Run) -> list[str]:
+    """Return the exploration's summary, the errors of ranks, other findings with their texts, and the replay line."""
     lines = []
     if run.exploration is not None:
         lines += [*str(dataclasses.replace(run.exploration, first_failure=None)).splitlines(), ""]
     findings = run.result.findings
-    # A line will do for them: pytest has shown the traceback.
+    # One line for each, because pytest has shown the traceback.
     lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
     lines += [f"  rank {rank} raised {one_line(error)}" for rank, error in _lost(run).items()]
     lines += run.output.raised.others
     lines += _advice(findings[0]) if findings[0].code in _FOLLOWS_FROM_ERRORS else []
-    told = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]
-    lines += [line for each in told for line in ("", each.body)]
+    others = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]
+    lines += [line for each in others for line in ("", each.body)]
     return [*lines, replay_line(run.result.replay)]
 
 
 def _advice(finding: Finding) -> list[str]:
-    """The cause of an error that is known, and what to try."""
+    """Return the lines on a known cause of an error and what to try; none for an unknown cause."""
     unknown = Cause.RAISED.lines(who=rank_list(finding.ranks))
     advice = list(finding.labelled[-2:])
     return [] if advice == unknown else list(map(str, advice))
 
 
 def program_name(item: pytest.Function) -> str:
-    """What replay tokens call a test: the same from whatever folder pytest is started."""
+    """Return the name of a test in replay tokens; it does not depend on the working folder."""
     return "::".join([item.path.name, *_names_in_file(item)])
 
 
 def replay_command(item: pytest.Function, token: str) -> str:
-    """What to paste in the folder pytest was started from, to see a run again."""
+    """Return the pytest command that replays a run, for the folder in which pytest was started."""
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     seed = item.config.getoption("ddpsim_seed")
     again = [] if seed is None else ["--ddpsim-seed", str(seed)]
@@ -272,5 +273,5 @@ def replay_command(item: pytest.Function, token: str) -> str:
 
 
 def _names_in_file(item: pytest.Function) -> list[str]:
-    """What a test is called within its file: its classes, and its own name with its parameters."""
+    """Return the names of a test within its file: its classes, and the test with its parameters."""
     return [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Function))]

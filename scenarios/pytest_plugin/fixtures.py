@@ -1,8 +1,8 @@
-"""Fixtures of marked tests: `rank`, `world_size`, and `per_rank`, which makes fixtures of a rank's own.
+"""Fixtures of marked tests: `rank`, `world_size`, and the decorator `per_rank`, which makes a fixture on each rank.
 
-An ordinary fixture is made once per test, before the ranks start, and every rank gets the same value. One made with
-`per_rank` is made on each rank, inside the simulation. pytest knows it under its name with what it asks for, so that
-ordinary fixtures below it are made as always; but its function is called on the ranks only.
+pytest makes an ordinary fixture once per test, before the ranks start, and every rank gets the same value. A `per_rank`
+fixture is made on each rank, inside the simulation. pytest knows its name and arguments, so it makes the ordinary
+fixtures that it requests; but its function is called on the ranks only.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import pytest
 from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
 
 OPTIONS_KEY = pytest.StashKey[Options]()
-"""What the marker of a test says, on its item."""
+"""The stash key of a test item for the options of its marker."""
 
 SEED = "ddpsim_seed"
 """The fixture that a test with `seeds=` is parametrized by."""
 
 
 def per_rank(function: Callable[..., Any]) -> Any:
-    """Make a fixture of the function below that each rank has of its own, made on that rank.
+    """Decorate a function as a pytest fixture that each rank makes for itself.
 
-    It may ask for `rank`, for ordinary fixtures and for others made with `per_rank`. What stands behind a `yield` runs
-    at the rank's end, however that comes.
+    It may request `rank`, ordinary fixtures and other `per_rank` fixtures. The code after a `yield` runs when the rank
+    ends, also after an error.
     """
 
     @wraps(function)
     def made_elsewhere(*arguments: object, **named: object) -> None:
-        raise AssertionError("refuse_outside comes first")
+        raise AssertionError("refuse_outside_ranks has refused it before")
 
     made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
     return pytest.fixture(made_elsewhere)
@@ -61,21 +61,21 @@ def ddpsim_seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def refuse_outside(request: Any, definition: pytest.FixtureDef[Any]) -> None:
-    """Called when pytest is about to make a fixture: fail if it is one that ranks make, by the name asked for."""
+def refuse_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> None:
+    """Fail if pytest is about to make a `per_rank` fixture outside ranks; the message names the requested fixture."""
     if maker_of(definition) is None:
         return
     chain = [each._fixturedef for each in request._iter_chain()]
     asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not _is_own(above))
     if asked is chain[-1] and OPTIONS_KEY in request._pyfuncitem.stash:
         raise MarkerError(
-            f"fixture {asked.argname!r} is asked for by name while a rank runs, and is made before that, expected an "
-            f"argument of the test: write {asked.argname} there, and use that"
+            f"fixture {asked.argname!r} is requested by name (getfixturevalue), but must be made before that: write "
+            f"{asked.argname} as an argument of the test, and use that"
         )
     pytest.fail(
-        f"fixture {asked.argname!r} is made on each rank, expected a test marked @pytest.mark.{MARKER}, or a fixture "
-        "made with @per_rank, to ask for it: mark the test, or use per_rank (from ddpsim.scenarios import per_rank) in "
-        "the place of pytest.fixture",
+        f"fixture {asked.argname!r} is made on each rank, expected in a test marked @pytest.mark.{MARKER}, or in a "
+        "@per_rank fixture: mark the test, or use per_rank (from ddpsim.scenarios import per_rank) instead of "
+        "pytest.fixture",
         pytrace=False,
     )
 
@@ -88,23 +88,23 @@ def _is_own(definition: pytest.FixtureDef[Any] | None) -> bool:
 
 
 def maker_of(definition: pytest.FixtureDef[Any]) -> Callable[..., Any] | None:
-    """The function that `per_rank` was given; None for an ordinary fixture."""
+    """Return the function that `per_rank` decorates; None for an ordinary fixture."""
     function: Callable[..., Any] | None = getattr(definition.func, "made_on_each_rank", None)
     return function
 
 
 def definitions_of(item: pytest.Function) -> dict[str, pytest.FixtureDef[Any]]:
-    """The fixtures that a test gets, by name."""
+    """Return the definitions of a test's fixtures, by name."""
     return {name: found[-1] for name, found in item._fixtureinfo.name2fixturedefs.items() if found}
 
 
 def names_on_ranks(item: pytest.Function) -> tuple[str, ...]:
-    """The fixtures of a test that are made on each rank."""
+    """Return the names of a test's `per_rank` fixtures."""
     return tuple(name for name, definition in definitions_of(item).items() if maker_of(definition))
 
 
 class RankFixtures:
-    """The fixtures that one rank has of its own."""
+    """The values of the `per_rank` fixtures on one rank."""
 
     def __init__(self, item: pytest.Function) -> None:
         self._item = item
@@ -113,7 +113,7 @@ class RankFixtures:
         self._open: list[tuple[str, Iterator[Any]]] = []
 
     def value(self, name: str) -> Any:
-        """The value of a fixture; one of the rank's own is made when it is first asked for."""
+        """Return the value of a fixture; a `per_rank` fixture is made at its first request."""
         __tracebackhide__ = True
         maker = maker_of(self._definitions[name]) if name in self._definitions else None
         if maker is None:
@@ -136,7 +136,7 @@ class RankFixtures:
         raise MarkerError(f"fixture {name!r} did not yield, expected one yield")
 
     def close(self) -> list[BaseException]:
-        """Run what stands behind the `yield` of the fixtures, the last one made first; what it raised."""
+        """Tear down the fixtures, the last one made first, and return the exceptions raised."""
         __tracebackhide__ = True
         errors: list[BaseException] = []
         while self._open:

@@ -1,7 +1,6 @@
-"""The marker `@pytest.mark.ranks(4, ...)`: what it takes, checked as far as that can be done without torch.
+"""The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch.
 
-The list of policies is read from the simulator, without the rest of it; finding codes are its to know, which is loaded
-when a marked test runs.
+Finding codes are checked later, when a marked test runs and the simulator is loaded.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ MARKER = "ranks"
 
 _EXPLORE = ("policy", *sorted(row.option.name for row in POLICIES.values() if row.option is not None))
 _LIMITS = {
-    "executions": "say how many runs an exploration may take",
-    "seconds": "say how long all may take",
-    "steps": "say how many choice points a run may have",
-    "polls": "say how many polls in a row may find nothing",
-    "stuck_seconds": "say how long a rank may sleep outside the simulation",
+    "executions": "the most runs of an exploration",
+    "seconds": "the time limit of the test",
+    "steps": "the most choice points of a run",
+    "polls": "the most failed polls in a row",
+    "stuck_seconds": "the longest sleep of a rank outside the simulation",
 }
-"""Of a budget, each with what to do."""
+"""The limits in a budget, each with its meaning for messages."""
 
 
 SECONDS_INI = "ddpsim_seconds"
-"""The option of pytest's file of options: how long a run may take whose marker does not say."""
+"""The ini option of pytest for the time limit of tests whose marker has none."""
 SECONDS = "60"
-"""Unless that option says something else. The simulator grants a run ten minutes, which is long for a test."""
+"""The default of this ini option; the simulator's default, ten minutes, is too long for a test."""
 
 
 class MarkerError(Exception):
-    """Something about a marked test, or its marker, cannot be worked with; the text is one line."""
+    """A marked test or its marker is wrong; the text is one line."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"@pytest.mark.{MARKER}: {text}")
@@ -52,33 +51,33 @@ class MarkerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a marker says."""
+    """The options of a marker."""
 
     world_size: int
     policy: Any = None
-    """None where the marker leaves it open: round robin, or random where it gives seeds."""
+    """None for the default: round robin, or random if seeds are given."""
     seed: int | None = None
     seeds: tuple[int, ...] = ()
     explore: Mapping[str, Any] | None = None
     """The options of an exploration; None for a single run."""
     expect: str | None = None
     budget: Any = None
-    """A Budget, or a mapping of what it takes."""
+    """A Budget, or a mapping of its limits."""
     timeout: float | None = None
-    """Seconds that all may take: a budget that says no more than that."""
+    """Time limit in seconds: short for a budget with `seconds` only."""
     of_run: Mapping[str, Any] = field(default_factory=dict)
-    """The options of a run that it has, as `simulate` takes them."""
+    """The options of a run, as keywords of `simulate`."""
 
 
 OF_RUN = tuple(name for name, option in OPTIONS.items() if option.is_in_marker)
-"""The options of a run that a marker may have."""
+"""The names of the options of a run that a marker accepts."""
 
 NAMES = (*(each.name for each in fields(Options) if each.name not in ("world_size", "of_run")), *OF_RUN)
 DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(NAMES)}): run the test on every rank of a simulated world (ddpsim)"
 
 
 def seconds_of(config: pytest.Config) -> float:
-    """How long a run may take whose marker does not say. Raises UsageError for what is no time."""
+    """Return the time limit of tests whose marker has none. Raises UsageError for a wrong value."""
     said = config.getini(SECONDS_INI)
     try:
         seconds = float(said)
@@ -86,13 +85,13 @@ def seconds_of(config: pytest.Config) -> float:
         seconds = 0.0
     if not seconds > 0:
         raise pytest.UsageError(
-            f"{SECONDS_INI} is {said!r}, expected a number above 0: say how many seconds a marked test may run"
+            f"{SECONDS_INI} is {said!r}, expected a number above 0: the time limit of a marked test"
         )
     return seconds
 
 
 def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> Options:
-    """What a marker says, and before it that of a parameter. Raises MarkerError for what cannot be worked with."""
+    """Return the options of a marker; those of a parameter's marker win. Raises MarkerError for wrong ones."""
     values = _values(mark)
     if of_parameter is not None:
         values |= _values(of_parameter)
@@ -122,7 +121,7 @@ def _values(mark: pytest.Mark) -> dict[str, Any]:
 def _check_names(mark: pytest.Mark) -> None:
     if len(mark.args) + ("world_size" in mark.kwargs) > 1:
         raise MarkerError(
-            f"{len(mark.args)} arguments stand without a name, expected the world size alone: name the others"
+            f"{len(mark.args)} positional arguments are given, expected only the world size: name the others"
         )
     for name in mark.kwargs:
         if name not in NAMES and name != "world_size":
@@ -133,9 +132,7 @@ def _check_names(mark: pytest.Mark) -> None:
 
 def _check_world_size(world_size: object) -> None:
     if not _is_whole(world_size) or cast(int, world_size) < 1:
-        raise MarkerError(
-            f"world size is {world_size!r}, expected a whole number from 1 on: say how many ranks run the test"
-        )
+        raise MarkerError(f"world size is {world_size!r}, expected a whole number from 1: the number of ranks")
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
@@ -150,7 +147,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
     policy = values.get("policy")
     if policy in RUNNING and not draws(policy) and ("seed" in values or "seeds" in values):
         drawing = listed(map(repr, DRAWING))
-        raise MarkerError(f"a seed is given, but policy {policy!r} draws nothing: write policy={drawing}")
+        raise MarkerError(f"a seed is given, but policy {policy!r} uses no seed: write policy={drawing}")
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
@@ -179,7 +176,7 @@ def _check_expect(expect: object) -> None:
 def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:
     timeout = values["timeout"]
     if values.get("budget") is not None:
-        raise MarkerError(f"timeout is {timeout!r} beside a budget, expected one of them: say seconds= in the budget")
+        raise MarkerError(f"timeout is {timeout!r}, but a budget is given, too: write seconds= in the budget")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise MarkerError(f"timeout is {timeout!r}, expected a number above 0: {_LIMITS['seconds']}")
     return {"seconds": timeout}
@@ -213,8 +210,8 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     if draws(policy) and expect is None:
         covering = listed(map(repr, COVERING))
         raise MarkerError(
-            f"explore is {policy!r}, which draws schedules and never covers all, expected {covering}: "
-            f"for a number of drawn schedules write policy={policy!r}, seeds=range(20)"
+            f"explore is {policy!r}, which draws random schedules and never covers all, expected {covering}: "
+            f"for a number of random schedules write policy={policy!r}, seeds=range(20)"
         )
     return {"policy": policy, **options}
 

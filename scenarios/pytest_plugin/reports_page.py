@@ -10,7 +10,7 @@ import pytest
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.junit import JunitCase
 from ddpsim.reports.index import IndexEntry, IndexRow, write_index
-from ddpsim.scenarios.pytest_plugin.reporting import FOLDER, ROW
+from ddpsim.scenarios.pytest_plugin.failure_reports import FOLDER, ROW
 
 
 def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""A marked test, run: its function on every rank, once, under a recorded schedule, or under many."""
+"""Run a marked test: its function on every rank, once, with a recorded schedule, or with many schedules."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ddpsim.scenarios.pytest_plugin.failure import (
     Run,
     has,
     judge,
+    prepare_for_group,
     program_name,
     replay_command,
-    tell_if_in_group,
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
-from ddpsim.scenarios.pytest_plugin.output import Output
-from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
+from ddpsim.scenarios.pytest_plugin.monkeypatch_undo import no_undo_of_rank_state
+from ddpsim.scenarios.pytest_plugin.rank_output import Output
 from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
@@ -33,19 +33,21 @@ from ddpsim.simulator.errors import internal_error, is_unexpected
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
 
 _MOST_STEPS = 1_000_000
-"""Of a run whose marker says no other number. One that never ends fails after some 15 seconds, with 250 MiB of events;
-ten times as much, which the simulator grants a run, is minutes and gigabytes before a test says anything."""
+"""The step limit of tests whose marker has none. An endless test reaches it after some 15 seconds, with 250 MiB of
+events; the simulator's default, ten times as much, takes minutes and gigabytes."""
 
 _RUN = pytest.StashKey[Run]()
-"""What the last run of a test came to, on its item, until the test is reported."""
+"""The stash key of a test item for the outcome of its last run, kept until the test is reported."""
 
 
 def run_test(item: pytest.Function) -> None:
-    """Run a marked test; raise what it came to."""
+    """Run a marked test; raise its failure or skip."""
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_drawn(item):
-        from ddpsim.scenarios.pytest_plugin.drawn import run_drawn  # needs hypothesis, which such a test has imported
+        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import (
+            run_drawn,  # needs hypothesis, which this test has imported
+        )
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
@@ -59,7 +61,7 @@ def _is_drawn(item: pytest.Function) -> bool:
 def run_on_ranks(
     item: pytest.Function, function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> None:
-    """Call a function on every rank, with that rank's fixtures added; raise what it came to."""
+    """Call a function on every rank, with that rank's fixtures added; raise the failure or skip of the run."""
     __tracebackhide__ = True
     options = item.stash[OPTIONS_KEY]
     output, own_names = Output(item), names_on_ranks(item)
@@ -82,7 +84,7 @@ def run_on_ranks(
             raise output.raised.most_severe(rank, errors)
         return value
 
-    with ranks_own_left_alone(item):
+    with no_undo_of_rank_state(item):
         failure = _outcome(item, program, options, output)
     if isinstance(failure, RanksFailed):
         _raise(failure)
@@ -92,12 +94,12 @@ def run_on_ranks(
 
 
 def _warn_of_returns(item: pytest.Function) -> None:
-    """As pytest does, at the line of the test. Where warnings are errors it is one, in one line."""
+    """Warn if the test returned a value on a rank, as pytest does; fail in one line if warnings are errors."""
     __tracebackhide__ = True
     if all(value is None for value in item.stash[_RUN].result.returns):
         return
     warning = pytest.PytestReturnNotNoneWarning(
-        f"{item.nodeid} returned something, expected None: did you mean to assert?"
+        f"{item.nodeid} returned a value, expected None: did you mean to assert?"
     )
     path, line, _ = item.reportinfo()
     try:
@@ -112,7 +114,7 @@ def _warn_of_returns(item: pytest.Function) -> None:
 def _outcome(
     item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output
 ) -> BaseException | None:
-    """Run, and note what it came to; what the test is to raise, or None."""
+    """Run the test, store the outcome on its item, and return the exception to raise, or None."""
     try:
         run = _run(item, program, options, output)
     except (UsageError, MarkerError) as error:
@@ -124,24 +126,24 @@ def _outcome(
     failure = run.error or judge(run, options.expect)
     item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
     if failure is not None and _is_drawn(item):
-        tell_if_in_group(failure, run)
+        prepare_for_group(failure, run)
     return failure
 
 
 def failed_run_of(item: pytest.Item) -> Run | None:
-    """The run that failed a test which is to be reported. None if there was none: hypothesis may fail a test itself."""
+    """Return the failed run of a test; None if no run failed, as when hypothesis itself fails the test."""
     run = item.stash.get(_RUN, None)
     return None if run is None or run.error is None else run
 
 
 def forget(item: pytest.Item) -> None:
-    """The test is reported. Its run holds on to all that the ranks had."""
+    """Drop the run of a reported test, which keeps the ranks' objects alive."""
     if _RUN in item.stash:
         del item.stash[_RUN]
 
 
 def add_sections(item: pytest.Item) -> None:
-    """Add to the report of a test what the ranks of its last run printed, and the hazards of one that passed."""
+    """Add to a test's report the output of its ranks in the last run, and the hazards if that run passed."""
     run = item.stash.get(_RUN, None)
     if run is None:
         return
@@ -151,7 +153,7 @@ def add_sections(item: pytest.Item) -> None:
 
 
 def _raise(failure: RanksFailed) -> NoReturn:
-    """From a frame that is not hidden: pytest remarks on it below a text if all are."""
+    """Raise the failure from a visible frame: pytest adds a remark if all frames are hidden."""
     raise failure
 
 
@@ -165,9 +167,11 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.replaying import replay_test  # with a token the session has imported it
+        from ddpsim.scenarios.pytest_plugin.token_replay import (
+            replay_test,  # already imported in a session with a token
+        )
 
-        is_strict = not _is_drawn(item)  # other examples than the recorded one may run, too
+        is_strict = not _is_drawn(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
         return Run(_with_command(item, result), output, error=left)
     if options.explore is not None:
@@ -183,7 +187,7 @@ def _budget(item: pytest.Function, options: Options) -> Budget:
     elif not isinstance(given, Budget):
         given = Budget(**{"steps": _MOST_STEPS, "seconds": seconds, **(given or {})})
     if any(item.config.getoption(name, False) for name in ("usepdb", "trace")):
-        return dataclasses.replace(given, seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
+        return dataclasses.replace(given, seconds=inf, stuck_seconds=inf)  # the user debugs a rank
     return given
 
 
@@ -213,14 +217,17 @@ def _with_command(item: pytest.Function, result: Result) -> Result:
 
 
 def seed_of(item: pytest.Function, options: Options) -> int | None:
-    """That of the command line first, then that of its parameter or its marker."""
+    """Return the seed of a test: from the command line, else from its parameter, else from its marker."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
 
 
 def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
-    """That of the command line first; round robin would run a test with `seeds=` alike for each of them."""
+    """Return the policy of a test: from the command line, else from its marker, else the default.
+
+    A command line policy without seeds is ignored for tests with `seeds=`, whose runs would all be the same.
+    """
     for_all = item.config.getoption("ddpsim_policy")
     if options.seeds and not draws(for_all):
         for_all = None
@@ -231,5 +238,5 @@ def _check_expect(expect: str | None) -> None:
     codes = [code.value for code in Code]
     if expect is not None and expect not in codes:
         close = get_close_matches(expect, codes, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(codes)}"
+        remedy = f"did you mean {close[0]!r}?" if close else f"the codes are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")

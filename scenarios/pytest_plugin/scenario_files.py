@@ -1,7 +1,7 @@
-"""Scenario files: each is a test, which passes if the run comes to what the file expects.
+"""Scenario files as pytest tests: each TOML file is a test, which passes if the run is as the file expects.
 
-A TOML file is collected if it says `ddpsim = 1`, as saved ones do, or is named on the command line. torch is imported
-when such a test is collected, not before.
+A TOML file is collected if it contains `ddpsim = 1`, as saved ones do, or is named on the command line. torch is
+imported only when such a file is collected.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A file of a scenario; None for another one."""
+    """Return a collector for a scenario file; None for another file."""
     if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _says_version(file_path)):
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
 
 
 def _says_version(path: Path) -> bool:
-    """True if it is a scenario file by its own word; that a table of another file mentions ddpsim is not enough."""
+    """Return True if a file has `ddpsim = N` before its first table; a table of another tool may have it, too."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -41,31 +41,31 @@ def _says_version(path: Path) -> bool:
 
 
 class ScenarioFile(pytest.File):
-    """A TOML file, which has one scenario."""
+    """Collector of a TOML file with one scenario."""
 
     def collect(self) -> Iterable[pytest.Item]:
-        """The scenario, called by the engine that it runs on."""
+        """Yield one test for the scenario, named after its engine."""
         if line := shadow():
             raise self.CollectError(line)
         from ddpsim import UsageError
         from ddpsim.scenarios.files.loader import load
 
         try:
-            scenario = load(os.path.relpath(self.path))  # as the replay line then names it
+            scenario = load(os.path.relpath(self.path))  # the replay line shows this path
         except UsageError as error:
             raise self.CollectError(str(error)) from None
         yield ScenarioItem.from_parent(self, name=scenario.engine.value, scenario=scenario)
 
 
 class ScenarioItem(pytest.Item):
-    """One run of a scenario."""
+    """The test of a scenario file: one run."""
 
     def __init__(self, *, scenario: Scenario, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._scenario = scenario
 
     def runtest(self) -> None:
-        """Run it; raise UnexpectedOutcome if it comes to something else than the file expects."""
+        """Run the scenario; raise UnexpectedOutcome if the outcome is not the expected one."""
         from ddpsim.scenarios.cli.judgement import conclusion
         from ddpsim.scenarios.running.runner import run_scenario
 
@@ -75,15 +75,15 @@ class ScenarioItem(pytest.Item):
             raise UnexpectedOutcome(f"{result}\n\n{conclusion(expected, result)}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The diagnosis, which is all there is to know; a traceback for errors of another kind."""
+        """Return the diagnosis of an unexpected outcome; a traceback for any other error."""
         if isinstance(excinfo.value, UnexpectedOutcome):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """The file, and what it says of itself."""
+        """Return the file, its first line, and its name with the scenario's summary."""
         return self.path, 0, f"{self.path.name}: {self._scenario.summary}"
 
 
 class UnexpectedOutcome(Exception):
-    """A run came to something else than its file expects."""
+    """The outcome of a run is not the one that its file expects."""

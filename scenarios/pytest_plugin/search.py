@@ -1,4 +1,4 @@
-"""An exploration that looks for something: it ends at the first execution that has it."""
+"""An exploration strategy that ends at the first run with a wanted result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Search(Wrapped):
-    """A strategy of the simulator, which has no more schedules once what is looked for was found."""
+    """Wraps an exploration strategy, and ends it at the first wanted result."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Search(Wrapped):
         *,
         on_next: Callable[[], None],
     ) -> None:
-        """`explore` has the policy and its options; `on_next` is called before each execution."""
+        """`explore` has the policy and its options; `on_next` is called before each run."""
         super().__init__(strategy_of(world_size=world_size, seed=seed, **explore))
         self._is_wanted = is_wanted
         self._on_next = on_next
@@ -32,14 +32,14 @@ class Search(Wrapped):
         self.last: Result | None = None
 
     def next_policy(self) -> Policy | None:
-        """That of the strategy, until something was found."""
+        """Return the next policy of the wrapped strategy; None after a wanted result."""
         policy = None if self.found else super().next_policy()
         if policy is not None:
             self._on_next()
         return policy
 
     def take(self, result: Result) -> Finding | None:
-        """Look at an execution, and let the strategy learn from it."""
+        """Check whether a result is wanted, and pass it on to the wrapped strategy."""
         finding = super().take(result)
         self.last = result
         if self._is_wanted is not None and self._is_wanted(result):

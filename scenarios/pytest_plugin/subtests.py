@@ -1,7 +1,7 @@
-"""`subtests` on ranks: pytest's own, each of which says its rank, and fails its test on that rank.
+"""The `subtests` fixture on ranks: each subtest shows its rank, and a failing one fails the test on that rank.
 
-pytest reports a subtest when it ends, and the test goes on. Its replay line has the schedule of the whole run, which
-nobody knows before its end, so it stands with the test.
+pytest reports a subtest as soon as it ends. The replay line needs the schedule of the whole run, so it is in the report
+of the test, not of the subtest.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised import Severity, severity
+from ddpsim.scenarios.pytest_plugin.raised_by_ranks import Severity, severity
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 
 _SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on
 
 
 class RankSubtests:
-    """The fixture as one rank has it."""
+    """The `subtests` fixture of one rank."""
 
     def __init__(self, subtests: Any, rank: int) -> None:
         self._subtests = subtests
         self._rank = rank
         self.failed = 0
-        """How many subtests failed on this rank."""
+        """Number of failed subtests on this rank."""
 
     @contextmanager
     def test(self, msg: str | None = None, **kwargs: Any) -> Iterator[None]:
-        """A subtest of pytest's. What ends the run, or the rank, in it goes on its way."""
+        """Run a block as a pytest subtest; an exception that ends the rank or the run leaves the subtest, too."""
         __tracebackhide__ = True
         streams, leaving = (sys.stdout, sys.stderr), None
         with self._subtests.test(msg, **{**kwargs, "rank": self._rank}):
@@ -39,22 +39,22 @@ class RankSubtests:
             except BaseException as error:
                 if isinstance(error, RankUnwound) or severity(error) in (Severity.RETURNS, Severity.LEAVES):
                     leaving = error
-                    _skip_the_rest()  # pytest would take it for a failure
+                    _skip_the_rest()  # pytest would report it as a failure
                 self.failed += severity(error) is Severity.FAILS
                 raise
-        sys.stdout, sys.stderr = streams  # pytest has put those of the whole test in their place
+        sys.stdout, sys.stderr = streams  # pytest has installed the streams of the whole test
         if leaving is not None:
             raise leaving
 
 
 def _skip_the_rest() -> NoReturn:
-    """From a frame that is not hidden: pytest says where a skip comes from."""
-    pytest.skip("the run was over before the subtest")
+    """Skip from a visible frame, because pytest shows where a skip was raised."""
+    pytest.skip("the run ended before the subtest did")
 
 
 @contextmanager
 def subtests_on(rank: int, named: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of a test, with subtests of the rank's own; at the end the test fails if any of those did."""
+    """Yield a test's arguments with this rank's `subtests`; afterwards, fail the test if one of them failed."""
     __tracebackhide__ = True
     own = {name: RankSubtests(value, rank) for name, value in named.items() if isinstance(value, _SUBTESTS)}
     yield {**named, **own}

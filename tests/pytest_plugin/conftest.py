@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import ddpsim.scenarios.cli.judgement
 import ddpsim.scenarios.files.loader
-import ddpsim.scenarios.pytest_plugin.drawn
+import ddpsim.scenarios.pytest_plugin.hypothesis_runs
 import ddpsim.scenarios.pytest_plugin.reports_page  # noqa: F401
 from ddpsim import Verdict, explore
 from ddpsim.scenarios import registry, run_scenario

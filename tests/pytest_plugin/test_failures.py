@@ -247,7 +247,6 @@ def test_in_one_line_a_failure_stands_where_the_user_wrote_it(run, pytester):
         f"{path}:11: not as expected: found pass; expected fail, deadlock.cycle",
         "E   assert not 1",  # as pytest has it for every test
         f"{path}:17: rank 1: assert not 1",
-        f"{path}:19: @pytest.mark.ranks: world size is 0, expected a whole number from 1 on: say how many ranks "
-        "run the test",
+        f"{path}:19: @pytest.mark.ranks: world size is 0, expected a whole number from 1: the number of ranks",
         f"{path}:23: deadlock.missing_rank: rank 1 waits for rank 0, which returned",
     ]

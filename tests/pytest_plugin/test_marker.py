@@ -14,12 +14,12 @@ from tests.pytest_plugin.reading import marked, report_of
 GOOD = marked("dist.barrier()", name="test_good")
 LINES = {
     "ranks()": "no world size is given, expected a whole number: write ranks(4) for instance",
-    "ranks(0)": "world size is 0, expected a whole number from 1 on: say how many ranks run the test",
-    "ranks(-2)": "world size is -2, expected a whole number from 1 on: say how many ranks run the test",
-    "ranks('4')": "world size is '4', expected a whole number from 1 on: say how many ranks run the test",
-    "ranks(True)": "world size is True, expected a whole number from 1 on: say how many ranks run the test",
-    "ranks(4.0)": "world size is 4.0, expected a whole number from 1 on: say how many ranks run the test",
-    "ranks(2, 'random')": "2 arguments stand without a name, expected the world size alone: name the others",
+    "ranks(0)": "world size is 0, expected a whole number from 1: the number of ranks",
+    "ranks(-2)": "world size is -2, expected a whole number from 1: the number of ranks",
+    "ranks('4')": "world size is '4', expected a whole number from 1: the number of ranks",
+    "ranks(True)": "world size is True, expected a whole number from 1: the number of ranks",
+    "ranks(4.0)": "world size is 4.0, expected a whole number from 1: the number of ranks",
+    "ranks(2, 'random')": "2 positional arguments are given, expected only the world size: name the others",
     "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.NAMES)}: did you mean seed?",
     "ranks(2, colour=3)": f"unknown option 'colour', expected one of {', '.join(marker.NAMES)}: leave it out",
     "ranks(2, seed='3')": "seed is '3', expected a whole number",
@@ -36,27 +36,28 @@ LINES = {
     "an exploration chooses its schedules itself",
     "ranks(2, explore=True, policy='pct')": "explore and policy are both given, expected at most one: "
     "an exploration chooses its schedules itself",
-    "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' draws nothing: "
+    "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' uses no seed: "
     f"write policy={listed(map(repr, DRAWING))}",
     "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or {'policy': 'dfs', 'preemptions': 2}",
     "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions",
-    "ranks(2, explore='pct')": "explore is 'pct', which draws schedules and never covers all, expected 'dpor' or "
-    "'dfs': for a number of drawn schedules write policy='pct', seeds=range(20)",
+    "ranks(2, explore='pct')": "explore is 'pct', which draws random schedules and never covers all, expected "
+    "'dpor' or 'dfs': for a number of random schedules write policy='pct', seeds=range(20)",
     "ranks(2, expect=3)": "expect is 3, expected a finding code, such as 'deadlock.missing_rank'",
-    "ranks(2, timeout='x')": "timeout is 'x', expected a number above 0: say how long all may take",
-    "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3 beside a budget, expected one of them: "
-    "say seconds= in the budget",
+    "ranks(2, timeout='x')": "timeout is 'x', expected a number above 0: the time limit of the test",
+    "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3, but a budget is given, too: "
+    "write seconds= in the budget",
     "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
     "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
     "stuck_seconds",
-    "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: say how long all may take",
-    "ranks(2, budget={'seconds': -1})": "budget has seconds=-1, expected a number above 0: say how long all may take",
+    "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: "
+    "the time limit of the test",
+    "ranks(2, budget={'seconds': -1})": "budget has seconds=-1, expected a number above 0: the time limit of the test",
     "ranks(2, budget={'seconds': float('nan')})": "budget has seconds=nan, expected a number above 0: "
-    "say how long all may take",
+    "the time limit of the test",
     "ranks(2, budget={'steps': True})": "budget has steps=True, expected a number above 0: "
-    "say how many choice points a run may have",
+    "the most choice points of a run",
     "ranks(2, budget={'executions': None})": "budget has executions=None, expected a number above 0: "
-    "say how many runs an exploration may take",
+    "the most runs of an exploration",
     "ranks(2, expect='deadlock.mising_rank')": "expect is 'deadlock.mising_rank', expected a finding code: "
     "did you mean 'deadlock.missing_rank'?",
 }
@@ -86,25 +87,23 @@ RANKS = "@pytest.mark.ranks(2)\n"
 PARAMETER = '@pytest.mark.parametrize("{name}", [pytest.param(1, marks=pytest.mark.ranks({options}))])\n'
 ELSEWHERE = {
     f"{RANKS}class TestIt:\n    def test_a(self):\n        pass\n    def test_b(self):\n        pass\n": (
-        "stands on class TestIt, expected a test function: mark each of its methods"
+        "is on class TestIt, expected on a test function: mark each of its methods"
     ),
     f"{RANKS}async def test_it(rank):\n    pass\n": (
-        "test_it is async, expected a plain function: ranks are threads, not tasks"
+        "test_it is async, expected a plain function: ranks run no event loop"
     ),
     f"{RANKS}async def test_it(rank):\n    yield\n": (
-        "test_it is async, expected a plain function: ranks are threads, not tasks"
+        "test_it is async, expected a plain function: ranks run no event loop"
     ),
-    f"{RANKS}def test_it(rank):\n    yield\n": (
-        "test_it is a generator, expected a plain function: a test does not yield"
-    ),
+    f"{RANKS}def test_it(rank):\n    yield\n": ("test_it is a generator, expected a plain function: remove its yield"),
     f"{RANKS}@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
-        "stands 2 times on test_it, expected once: keep one of them"
+        "is given 2 times on test_it, expected once: keep one of them"
     ),
     PARAMETER.format(name="n", options="2, seeds=range(3)") + "def test_a(n, rank):\n    pass\n": (
-        "seeds= stands in pytest.param, expected on the function: write seed= there"
+        "seeds= is in pytest.param, expected on the function: write seed= in pytest.param"
     ),
     PARAMETER.format(name="n", options=2) + PARAMETER.format(name="m", options=3) + "def test_a(n, m, rank): pass\n": (
-        "stands 2 times in the parameters of test_a[1-1], expected once: keep one of them"
+        "is given 2 times in the parameters of test_a[1-1], expected once: keep one of them"
     ),
 }
 
@@ -116,7 +115,7 @@ def test_what_the_marker_cannot_stand_on_is_one_line(fails, source, line):
 
 def test_a_mark_on_the_module_or_a_base_class_fails_each_test(fails):
     assert fails("pytestmark = pytest.mark.ranks(2)\n\ndef test_a():\n    pass\n").lines == [
-        "@pytest.mark.ranks: stands on module test_it.py, expected a test function: mark the functions that need it"
+        "@pytest.mark.ranks: is on module test_it.py, expected on a test function: mark the functions that need it"
     ]
 
 
@@ -127,7 +126,7 @@ def test_a_method_of_a_unittest_case_is_one_line(fails):
         passed=1,
     )
     assert failure.lines == [
-        "@pytest.mark.ranks: test_a is of a unittest.TestCase, expected a function, or a method of a plain class"
+        "@pytest.mark.ranks: test_a is in a unittest.TestCase, expected a function or a method of a plain class"
     ]
 
 

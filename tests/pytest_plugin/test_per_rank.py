@@ -130,8 +130,8 @@ def test_an_ordinary_fixture_that_asks_for_one_is_told_about_per_rank(fails):
         for name, below in [("model", "rank"), ("trained", "model")]
     )
     assert fails(fixtures + marked("pass", arguments="trained")).lines == [
-        "@pytest.mark.ranks: fixture 'model' asks for 'rank', which is made on each rank, and is made once for all: "
-        "make it with @per_rank (from ddpsim.scenarios import per_rank) in the place of @pytest.fixture"
+        "@pytest.mark.ranks: fixture 'model' is made once for all ranks, but requests 'rank', which each rank makes: "
+        "write @per_rank (from ddpsim.scenarios import per_rank) instead of @pytest.fixture"
     ]
 
 
@@ -160,8 +160,8 @@ def test_it(request):
 def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run, fails):
     failure = fails(ASKS_BY_NAME)
     assert failure.lines[0] == (
-        "@pytest.mark.ranks: fixture 'model' is asked for by name while a rank runs, and is made before that, "
-        "expected an argument of the test: write model there, and use that"
+        "@pytest.mark.ranks: fixture 'model' is requested by name (getfixturevalue), but must be made before that: "
+        "write model as an argument of the test, and use that"
     )
     failure.stdout.no_fnmatch_line("*outcomes.py*")
     run(ASKS_BY_NAME.replace("test_it(request)", "test_it(request, model)")).assert_outcomes(failed=1)
@@ -174,7 +174,7 @@ def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run, fai
 
 def test_a_test_that_is_not_marked_is_told_the_name_it_asked_for(fails):
     fails(ASKS_BY_NAME.replace("@pytest.mark.ranks(2)", "")).stdout.fnmatch_lines(
-        ["fixture 'model' is made on each rank, expected a test marked @pytest.mark.ranks*"]
+        ["fixture 'model' is made on each rank, expected in a test marked @pytest.mark.ranks*"]
     )
 
 
@@ -195,7 +195,7 @@ def test_b(world_size):
 
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
-        ["*'rank' is made on each rank, expected a test marked @pytest.mark.ranks*", "*'world_size' is for tests*"]
+        ["*'rank' is made on each rank, expected in a test marked @pytest.mark.ranks*", "*'world_size' is for tests*"]
     )
 
 
@@ -232,7 +232,7 @@ def test_one_that_asks_for_the_one_it_replaces_is_told_so(fails, pytester):
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef box():\n    return []\n")
     source = "@per_rank\ndef box(box, rank):\n    return [*box, rank]\n"
     assert fails(source + marked("pass", arguments="box")).lines == [
-        "@pytest.mark.ranks: fixture 'box' asks for the one it replaces, which fixtures made per rank cannot"
+        "@pytest.mark.ranks: fixture 'box' requests the fixture that it overrides, which @per_rank does not support"
     ]
 
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from ddpsim.reports.forms.json_form import from_json
-from ddpsim.scenarios.pytest_plugin import reporting
-from ddpsim.scenarios.pytest_plugin.reporting import folder_name
+from ddpsim.scenarios.pytest_plugin import failure_reports as reporting
+from ddpsim.scenarios.pytest_plugin.failure_reports import folder_name
 from tests.pytest_plugin.reading import HANGS, marked, report_of
 
 FAILURES = "".join(
@@ -178,7 +178,7 @@ import pathlib
 
 @pytest.fixture
 def in_the_way(request):
-    from ddpsim.scenarios.pytest_plugin.reporting import folder_name
+    from ddpsim.scenarios.pytest_plugin.failure_reports import folder_name
     pathlib.Path("made", folder_name(request.node.nodeid)).touch()
 """
     failure = fails(fixture + marked(HANGS, arguments="rank, in_the_way"), "--ddpsim-report", "made")

@@ -246,12 +246,11 @@ def test_a_test_that_returns_something_is_warned_about_as_ever(run, fails):
     source = marked("return rank or None", name="test_returns")
     result = run(source)
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning: test_it.py::test_returns returned something*"])
+    result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning: test_it.py::test_returns returned a value*"])
     result.stdout.fnmatch_lines(["*test_it.py:6: PytestReturnNotNoneWarning*"])
     run(source.replace("rank or None", "None")).assert_outcomes(passed=1)
     assert fails(source, "-W", "error").lines == [
-        "PytestReturnNotNoneWarning: test_it.py::test_returns returned something, expected None: "
-        "did you mean to assert?"
+        "PytestReturnNotNoneWarning: test_it.py::test_returns returned a value, expected None: did you mean to assert?"
     ]
 
 

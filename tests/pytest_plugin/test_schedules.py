@@ -207,7 +207,7 @@ def test_a_seed_for_round_robin_is_one_line(run):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         [
-            "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, "
+            "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin uses no seed, "
             f"expected {listed(DRAWING)}: "
             "leave one of them out"
         ]
@@ -247,8 +247,8 @@ def test_a_token_of_no_test_here_is_one_line(run, fails):
     result = run(passes(), "--ddpsim-replay", token)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert [each for each in result.errlines + result.outlines if token in each] == [
-        f"ddpsim: replay token {token} belongs to none of the tests that were collected: name the file and the test as "
-        "the replay line does"
+        f"ddpsim: replay token {token} matches none of the collected tests: give the file and the test as "
+        "in the replay line"
     ]
 
 
@@ -262,12 +262,12 @@ def test_a_token_of_several_tests_runs_all_and_says_so(run, fails, pytester):
     both.assert_outcomes(failed=2)
     both.stdout.fnmatch_lines(
         [
-            f"ddpsim: replay token {token} may belong to each of 2 tests, which were all run: name the file and the "
-            "test as the replay line does"
+            f"ddpsim: replay token {token} matches 2 tests, which were all run: give the file and the "
+            "test as in the replay line"
         ]
     )
     one = fails("", "one/test_same.py", "--import-mode=importlib", "--ddpsim-replay", token)
-    one.stdout.no_fnmatch_line("*may belong*")
+    one.stdout.no_fnmatch_line("*which were all run*")
 
 
 def test_a_test_that_has_changed_shows_both_sides(fails):

@@ -80,5 +80,5 @@ def test_what_is_no_time_is_one_line_before_anything_runs(run, pytester, wrong):
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line] == [
-        f"ERROR: ddpsim_seconds is '{wrong}', expected a number above 0: say how many seconds a marked test may run"
+        f"ERROR: ddpsim_seconds is '{wrong}', expected a number above 0: the time limit of a marked test"
     ]

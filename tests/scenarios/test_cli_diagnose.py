@@ -67,7 +67,7 @@ def test_messages_that_met_are_counted_too(ddpsim, tmp_path):
     written(tmp_path / "dumps", job([[DONE, *sent], [DONE, *received]]))
     assert "in everything that the records contain: 1 collective, 2 messages\n" in ddpsim("diagnose", "dumps")[1]
     written(tmp_path / "dumps", job([sent, received]))
-    assert "in all that the records have: 2 messages\n" in ddpsim("diagnose", "dumps")[1]
+    assert "in everything that the records contain: 2 messages\n" in ddpsim("diagnose", "dumps")[1]
 
 
 def test_a_hang_is_not_passed_over_where_no_record_knows_an_end(ddpsim, tmp_path):

@@ -140,7 +140,7 @@ def test_iterations(write, line, counts):
 
 
 def test_a_world_that_is_given_rank_by_rank_has_one_size():
-    with pytest.raises(UsageError, match=r"^world size is 4, uneven-linear expects 3, as it is written for"):
+    with pytest.raises(UsageError, match=r"^world size is 4, uneven-linear runs only on 3: leave it out"):
         run_scenario("uneven-linear", world_size=4)
     assert run_scenario("varying-iterations", world_size=3).findings == ()
 

@@ -1,8 +1,7 @@
-"""What ranks print, kept apart by rank, and what they raise.
+"""Captures what each rank of a test prints, and collects what ranks raise.
 
-A rank's standard streams are its own (the simulator swaps them at every context switch), so each rank that starts puts
-its own in place, and threads that it starts print there, too. What is written below Python, by C++ or a subprocess,
-goes where it always goes: to what pytest captures for the whole test.
+The simulator swaps `sys.stdout` and `sys.stderr` at every context switch, so each rank that starts installs streams of
+its own; its threads print there, too. Output of C++ code and subprocesses goes to pytest's capture of the whole test.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import TextIO
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised import Raised
+from ddpsim.scenarios.pytest_plugin.raised_by_ranks import Raised
 
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
-"""With one of these fixtures the test reads itself what was printed."""
+"""Fixtures with which the test itself reads the printed output; then ranks print into pytest's capture."""
 
 
 class RankStream(io.TextIOWrapper):
@@ -28,19 +27,19 @@ class RankStream(io.TextIOWrapper):
         super().__init__(self._written, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
 
     def fileno(self) -> int:
-        """That of the process's stream: what a subprocess writes is no text of a rank."""
+        """Return the descriptor of the process's stream: a subprocess writes there, not into the rank's text."""
         if self._below is None:
             raise io.UnsupportedOperation("fileno")
         return self._below.fileno()
 
     @property
     def text(self) -> str:
-        """All that was written."""
+        """The whole text written so far."""
         return self._written.getvalue().decode(errors="replace")
 
 
 class Output:
-    """What the ranks of one run print and raise."""
+    """The printed text and the exceptions of the ranks of one run."""
 
     def __init__(self, item: pytest.Function) -> None:
         self._is_kept = item.config.getoption("capture", "no") in ("fd", "sys") and _CAPTURING.isdisjoint(
@@ -50,13 +49,13 @@ class Output:
         self.raised = Raised()
 
     def start(self, rank: int) -> None:
-        """Called by a rank, before it does anything."""
+        """Install a rank's streams; called on the rank before its program."""
         if self._is_kept:
             streams = RankStream(sys.stdout), RankStream(sys.stderr)
             sys.stdout, sys.stderr = self._streams[rank] = streams
 
     def forget(self) -> None:
-        """Another run begins."""
+        """Drop the output of the last run; called before the next one."""
         self._streams, self.raised = {}, Raised()
 
     def add_to(self, item: pytest.Item) -> None:

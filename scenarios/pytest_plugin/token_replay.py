@@ -1,4 +1,4 @@
-"""`--ddpsim-replay TOKEN`: which tests a token belongs to, and what comes of one under its schedule."""
+"""`--ddpsim-replay TOKEN`: select the test that the token was recorded for, and run it with the token's schedule."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.policies.replay import Replay, diverged
 
 _KEPT = pytest.StashKey[int]()
-"""How many tests a token may belong to."""
+"""The stash key of the config for the number of tests that match the token."""
 
 
 def check_token(token: str) -> None:
-    """Raise UsageError for a token that is damaged, or of another version."""
+    """Raise UsageError if a replay token is damaged or of another version."""
     try:
         Schedule.is_recorded_for(token, "")
     except ReplayError as error:
@@ -27,7 +27,7 @@ def check_token(token: str) -> None:
 
 
 def keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
-    """Deselect all tests but those that a token was recorded for; there may be none."""
+    """Deselect all tests except those that match a token; there may be none."""
     kept: list[pytest.Item] = [
         item
         for item, options in marked(items)
@@ -41,9 +41,9 @@ def keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test under a recorded schedule; its result, and what fails it if that no longer fits and is to.
+    """Run a test with a recorded schedule; return the result, and a failure if a strict replay diverged.
 
-    Such a run is carried to its end all the same, so that a report can show it.
+    A diverged run still runs to its end, so that a report can show it.
     """
     recorded = Replay(Schedule.parse(token, program=program_on(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
@@ -54,11 +54,11 @@ def replay_test(
 
 
 def replay_summary(config: pytest.Config, exitstatus: int | pytest.ExitCode, token: str) -> str | None:
-    """If there was nothing to replay, or more than one test; None if there was one."""
+    """Return a warning if no test or several tests matched a token; None if one did."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        found = "belongs to none of the tests that were collected"
+        found = "matches none of the collected tests"
     elif config.stash.get(_KEPT, 1) > 1:
-        found = f"may belong to each of {config.stash[_KEPT]} tests, which were all run"
+        found = f"matches {config.stash[_KEPT]} tests, which were all run"
     else:
         return None
-    return f"ddpsim: replay token {token} {found}: name the file and the test as the replay line does"
+    return f"ddpsim: replay token {token} {found}: give the file and the test as in the replay line"

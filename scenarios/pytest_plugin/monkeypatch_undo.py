@@ -1,7 +1,7 @@
-"""What ranks patch with pytest's `monkeypatch`, which is one object for them all and takes back outside, after the run.
+"""Undo of pytest's `monkeypatch` on ranks: all ranks share one such object, which undoes its patches after the run.
 
-That is right for what ranks share, such as attributes of a module. What each rank has of its own, such as `os.environ`,
-went with the rank; taken back outside, the rank's old values would stand in the process.
+This is right for state that ranks share, such as module attributes. State that each rank has of its own, such as
+`os.environ`, ends with the rank; an undo after the run would write the rank's old values into the process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _OF_EACH_RANK = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
-"""The attributes that the simulator swaps when another rank runs, and a test may patch."""
+"""The attributes that each rank has of its own, because the simulator swaps them at every context switch."""
 
 
 @contextmanager
-def ranks_own_left_alone(item: pytest.Function) -> Iterator[None]:
-    """Around a run: let what ranks patched of their own be, and what was patched outside be taken back, there."""
+def no_undo_of_rank_state(item: pytest.Function) -> Iterator[None]:
+    """Around a run: keep `monkeypatch` from undoing patches of rank-local state that ranks made."""
     patchers = [value for value in item.funcargs.values() if isinstance(value, pytest.MonkeyPatch)]
     before = [(patcher, _records(patcher)) for patcher in patchers]
     try:
@@ -40,7 +40,7 @@ def _records(patcher: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
 
 
 def _merged(before: list[Any], now: list[Any]) -> list[Any]:
-    """What is to be taken back outside; a rank may have called `monkeypatch.undo()`, for all."""
+    """Return the patches to undo after the run; a rank may have called `monkeypatch.undo()`, which empties the list."""
     kept = [each for each in before if _is_of_each_rank(each) or any(each is other for other in now)]
     return kept + [each for each in now if not _is_of_each_rank(each) and not any(each is other for other in kept)]
 

@@ -1,7 +1,7 @@
-"""Tests whose arguments hypothesis draws: each example is a run on ranks of its own.
+"""Tests with hypothesis' `@given`: each example is a run on all ranks.
 
-hypothesis calls what stands in `test.hypothesis.inner_test` with what it drew, and that place is there for plugins. So
-the whole search, shrinking and the database included, goes on as it does elsewhere, outside the simulation.
+hypothesis calls `test.hypothesis.inner_test` for each example, an attribute that plugins may replace. So its search,
+shrinking and database work as usual, outside the simulation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], 
 
 
 class _EachRanksOwn:
-    """In the place of a rank's own fixture, where hypothesis shows an example."""
+    """A placeholder for the value of a `per_rank` fixture when hypothesis prints an example."""
 
     def __repr__(self) -> str:
         return "<each rank's own>"
 
 
 def run_drawn(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
-    """Run a test with `@given`: every example on all ranks."""
+    """Run a test with `@given`, every example on all ranks."""
     __tracebackhide__ = True
     own = {name: _EachRanksOwn() for name in names_on_ranks(item) if name in item._fixtureinfo.argnames}
     with _examples_run_by(item, run, frozenset(own)):
@@ -47,7 +47,7 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 
         def in_context(*arguments: Any, **named: Any) -> None:
             __tracebackhide__ = True
-            with _current_build_context.with_value(context):  # a thread has its own
+            with _current_build_context.with_value(context):  # hypothesis keeps one per thread
                 original(*arguments, **named)
 
         run(in_context, arguments, {name: value for name, value in named.items() if name not in own})
@@ -60,12 +60,13 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 
 
 @contextmanager
-def fit_for_ranks(item: pytest.Function) -> Iterator[None]:
-    """Let hypothesis treat a test as it runs here; called around what its own plugin does.
+def hypothesis_settings(item: pytest.Function) -> Iterator[None]:
+    """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
 
-    No deadline, unless the test sets one: the first use of much of torch takes a second, and how long a run takes says
-    little of the program. No checks of who calls, and of fixtures per function, which ranks' own fixtures are: those
-    are made anew for each example. And no phase of explaining, which watches lines of the host, not of the ranks.
+    There is no deadline unless the test sets one, because the first use of torch is slow and the time of a simulation
+    says little about the program. The health check of function-scoped fixtures is off, because `per_rank` fixtures are
+    made anew for each example; so is the one of differing executors. The explain phase is off, because it would trace
+    the host's lines, not those of the ranks.
     """
     function = getattr(item.obj, "__func__", item.obj)
     before = function._hypothesis_internal_use_settings

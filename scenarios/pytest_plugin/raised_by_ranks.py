@@ -1,4 +1,4 @@
-"""What ranks raised, in the test and behind the `yield` of their fixtures, and which error of a rank counts."""
+"""The exceptions of ranks, in the test and in fixture teardowns, and the choice of one per rank."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 
 
 class Severity(IntEnum):
-    """What an error means for the test, in the order in which they win."""
+    """The effect of an exception on the test; a higher one wins."""
 
     RETURNS = 0
-    """It is a fault's, which ends the rank as if it had returned."""
+    """An `EarlyReturn` fault, which ends the rank as if it had returned."""
     SKIPS = 1
     FAILS = 2
     LEAVES = 3
-    """The session, or an example that hypothesis drew."""
+    """Ends the pytest session, or the current hypothesis example."""
 
 
 def severity(error: BaseException) -> Severity:
-    """What an error means for the test."""
-    # What hypothesis raises steers its search: `assume`, or an example that asks for too much.
+    """Return the effect of an exception on the test."""
+    # hypothesis steers its search by its own exceptions, for instance in `assume`.
     if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
         "hypothesis."
     ):
@@ -36,16 +36,16 @@ def severity(error: BaseException) -> Severity:
 
 
 class Raised:
-    """What the ranks of one run raised: of several errors of a rank, the simulator is handed one."""
+    """Collects the exceptions of the ranks of one run; the simulator gets only one per rank."""
 
     def __init__(self) -> None:
         self.by_tests: dict[int, BaseException] = {}
-        """How the test failed on ranks, by rank, whatever came of what stands behind the `yield` of their fixtures."""
+        """The errors of the test function, by rank, without those of fixture teardowns."""
         self.others: list[str] = []
-        """A line for each error that another one of its rank stands before."""
+        """A line for each further error of a rank."""
 
     def note(self, rank: int, error: BaseException) -> None:
-        """The test has raised on a rank. What it raises on its way out of a finished run is a consequence."""
+        """Store an exception of the test function, unless it was raised while the ended run unwound the rank."""
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
@@ -53,7 +53,7 @@ class Raised:
             self.by_tests[rank] = error
 
     def most_severe(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """What the rank comes to that raised these, the test's own first; the others are noted."""
+        """Return the exception that counts for a rank, the first of the most severe; note the others as lines."""
         chosen = max(errors, key=severity)
         self.others += [
             f"  rank {rank} also raised {one_line(error)}"

@@ -1,7 +1,7 @@
-"""`--ddpsim-report DIR`: a report of each failing test, in a folder of its own.
+"""`--ddpsim-report DIR`: write a report of each failing test into a folder of its own.
 
-A folder is named after its test alone, so the workers of xdist, each of which writes what it has run, never meet. A
-report is written when its test is torn down: what the test has patched by a fixture is as before.
+The folder is named after its test, so workers of pytest-xdist never write to the same one. The report is written when
+the test is torn down, after its fixtures have undone their patches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpsim.reports.files import check_folder, plain_name, write_reports
 from ddpsim.reports.index import row_of
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
-from ddpsim.scenarios.cli.options import how_text
+from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
@@ -33,32 +33,32 @@ A worker of pytest-xdist sends them to the process that writes index.html.
 """
 
 _OWED = pytest.StashKey[tuple[pytest.TestReport, Run]]()
-"""The failure of a test whose report is to be written, on its item."""
+"""The stash key of a test item for a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
-"""Sections of a teardown whose name says so are shown with the failure of the test."""
+"""A section of the teardown's report; pytest shows sections named "teardown" with the failure of the test."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
-    """Make the folder for reports, from where pytest was started. Raises UsageError if it cannot be written."""
+    """Make the folder for reports, relative to where pytest was started. Raises UsageError if it cannot be written."""
     path = config.invocation_params.dir / folder
     try:
         check_folder(path)
     except ReportError as error:
         raise pytest.UsageError(f"--ddpsim-report: {error}") from None
-    config.option.ddpsim_report = str(path)  # the workers of xdist are told this one
+    config.option.ddpsim_report = str(path)  # xdist sends its workers this absolute path
 
 
-def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
-    """Note that the report of a failing test is to be written; the line that says where it will be."""
+def store_failure(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
+    """Store a failure whose report is written at teardown; return the line with the path of that report."""
     item.stash[_OWED] = report, run
     page = _folder(item) / "report.html"
     near = os.path.relpath(page, item.config.invocation_params.dir)
     return f"  report  {page if near.startswith(os.pardir) else near}"
 
 
-def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
-    """Write the report of a test that is torn down, if one is owed, and note in pytest's own that there is one."""
+def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
+    """Write the stored report of a test at its teardown, and add its folder to pytest's report of the teardown."""
     if _OWED not in item.stash:
         return
     folder, (report, run) = _folder(item), item.stash[_OWED]
@@ -67,7 +67,7 @@ def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
         write_reports(document, folder)
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
-    except Exception as error:  # raised in a hook it would end the whole session
+    except Exception as error:  # raised in a hook, it would end the whole session
         teardown.sections.append((_SECTION, str(internal_error(error, "the pytest plugin"))))
     else:
         row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_found_line(report))
@@ -99,7 +99,7 @@ def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Documen
 
 
 def _how(item: pytest.Function) -> str:
-    """Transport, policy and seed, as the console's reports have them."""
+    """Return transport, policy and seed in the form of the console's reports."""
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
@@ -107,11 +107,11 @@ def _how(item: pytest.Function) -> str:
     explored = options.explore and options.explore.get("policy", DEFAULT_EXPLORING)
     policy = explored or policy_of(item, options, seed)
     name = policy if isinstance(policy, str) else type(policy).__name__
-    return how_text(options.of_run.get("transport", "memory"), name, seed or 0)
+    return schedule_source_text(options.of_run.get("transport", "memory"), name, seed or 0)
 
 
 def _conclusion(run: Run) -> str:
-    """What was found and expected: quoted from an error that says so, not from a finding or a rank's own error."""
+    """Return one line on the found and expected outcome, taken from the failure if it has such a line."""
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
@@ -120,5 +120,5 @@ def _conclusion(run: Run) -> str:
 
 
 def folder_name(nodeid: str) -> str:
-    """A name that every file system takes, another one for each test."""
+    """Return a folder name that is valid on every file system and unique for each test."""
     return f"{plain_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
