@@ -74,7 +74,7 @@ class Exploration:
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:
-                lines.append(f"  note    in the first that passed {self.first_pass.not_struck}")
+                lines.append(f"  note    in the first passing run {self.first_pass.not_struck}")
             return "\n".join(lines)
         return "\n".join([*lines, "", str(self.first_failure)])
 
