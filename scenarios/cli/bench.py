@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engin
 from ddpsim.scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.running.measuring import Case, Measurement
+    from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
 
 _NAMES = ("join-baseline", "uneven-inputs-without-join")
 """The scenarios measured by default: a training that passes, and one that deadlocks."""
@@ -58,13 +58,13 @@ def bench(
     return worst(_judged(measured))
 
 
-def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[Case]:
+def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[MeasuredCase]:
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.running.measuring import Case
+    from ddpsim.scenarios.running.measuring import MeasuredCase
 
     engines = engines_named(engine)
     return [
-        Case(load(name).with_world_size(size), each)
+        MeasuredCase(load(name).with_world_size(size), each)
         for name in dict.fromkeys(names)
         for size in dict.fromkeys(world_sizes)
         for each in engines

@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.fuzzing.campaign import Campaign
 from ddpsim.scenarios.fuzzing.campaign_report import Failure
-from ddpsim.scenarios.fuzzing.corpus import State
+from ddpsim.scenarios.fuzzing.corpus import CorpusState
 from ddpsim.scenarios.running.runner import run_scenario
 
 _HANGS = "this scenario does not end, so it was not run again for a report"
@@ -32,7 +32,7 @@ def _found(campaign: Campaign) -> Iterator[tuple[Path, Failure]]:
     """Yield each failing file with its failure, once per engine."""
     failing = [(kept.path, kept.failure) for kept in campaign.kept]
     for tried in campaign.corpus:
-        if tried.state is State.FAILS:
+        if tried.state is CorpusState.FAILS:
             failing += [(tried.path, each.failure) for each in tried.executions if each.failure is not None]
     yield from {(path, failure.group.engine): (path, failure) for path, failure in failing}.values()
 

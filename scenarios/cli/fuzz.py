@@ -20,8 +20,8 @@ from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.fuzzing.campaign import Campaign, Progress
-    from ddpsim.scenarios.fuzzing.named import AlwaysFails
+    from ddpsim.scenarios.fuzzing.campaign import Campaign, CampaignProgress
+    from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
 
@@ -75,7 +75,7 @@ def fuzz(
     """
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
-    from ddpsim.scenarios.fuzzing.named import default_engine
+    from ddpsim.scenarios.fuzzing.named_scenario import default_engine
 
     _check_together(name, options, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
@@ -107,12 +107,12 @@ def _check_together(
 
 def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
     from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.workers import Backend, Workers
+    from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers
 
-    names = [each.value for each in Backend]
+    names = [each.value for each in WorkerBackend]
     if backend not in names:
         raise UsageError(f"backend is {backend!r}, expected one of {', '.join(names)}: give one of these names")
-    return Workers(jobs, Backend(backend), cluster or "")
+    return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
 def _plan(
@@ -126,7 +126,7 @@ def _plan(
     options: Mapping[str, Any],
 ) -> Plan:
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
+    from ddpsim.scenarios.fuzzing.named_scenario import saved_name, world_sizes
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.running.run_as import with_options
 
@@ -162,7 +162,7 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
     """Report a scenario that fails under every schedule, or never ends; None if there is something to search for."""
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
+    from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails, first_look
     from ddpsim.scenarios.running.run_as import with_options
 
     size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
@@ -201,7 +201,7 @@ def _status(campaign: Campaign) -> Status:
     return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
-def _where(progress: Progress) -> tuple[float, str]:
+def _where(progress: CampaignProgress) -> tuple[float, str]:
     """Return the seconds spent, and a progress text: rate, outcomes and findings."""
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (

@@ -80,6 +80,7 @@ def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
 
 
 def _in_python(text: str) -> Iterator[Entry]:
+    """Yield the scenarios in the text of a Python file, with their repaired twins."""
     module = ast.parse(text)
     names = {**_NAMES, "__doc__": ast.get_docstring(module, clean=False)}
     found: dict[str, Entry] = {}

@@ -13,7 +13,8 @@ from msgspec import structs
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.forms import (
+from ddpsim.scenarios.files.toml_file import VERSION
+from ddpsim.scenarios.files.toml_forms import (
     ALIKE,
     FAULTS,
     OPTION_KEYS,
@@ -29,7 +30,6 @@ from ddpsim.scenarios.files.forms import (
     ScenarioForm,
     TrainingForm,
 )
-from ddpsim.scenarios.files.toml_file import VERSION
 from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
@@ -111,6 +111,7 @@ def _within_reach(training: Training, world_size: int) -> Training:
 
 
 def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
+    """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
     rule = training.iterations
     expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)

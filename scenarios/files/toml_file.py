@@ -20,7 +20,7 @@ Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/pr
 the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
 engine. docs/scenarios.md lists every key.
 
-`forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
+`toml_forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from typing import Any
 from msgspec import structs
 
 from ddpsim import UsageError, Verdict
-from ddpsim.scenarios.files.forms import (
+from ddpsim.scenarios.files.program_line import with_path
+from ddpsim.scenarios.files.toml_forms import (
     FAULTS,
     OPTION_KEYS,
     Expected,
@@ -45,7 +46,6 @@ from ddpsim.scenarios.files.forms import (
     ScenarioForm,
     TrainingForm,
 )
-from ddpsim.scenarios.files.program_line import with_path
 from ddpsim.scenarios.files.toml_source import TomlFile, open_toml
 from ddpsim.scenarios.files.toml_training import check_ranks, each_of, training_in
 from ddpsim.scenarios.files.value_scenarios import of_program, program_of_training

@@ -92,6 +92,7 @@ _COMMENT_OR_STRING = re.compile(
 
 
 def _lines_of_keys(text: str) -> dict[KeyPath, int]:
+    """Return the line of each key in a TOML text."""
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()

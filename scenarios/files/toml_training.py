@@ -15,7 +15,7 @@ from msgspec import Meta, structs
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.forms import ALIKE, NETWORKS, TrainingForm
+from ddpsim.scenarios.files.toml_forms import ALIKE, NETWORKS, TrainingForm
 from ddpsim.scenarios.files.toml_source import TomlFile
 from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.training.models import Network, OptionError, outline
@@ -139,6 +139,7 @@ def _engine_form() -> type[msgspec.Struct]:
 
 
 def _check_sizes(file: TomlFile, training: Training, networks: Sequence[Network], world_size: int) -> None:
+    """Raise UsageError for a training that is too large, or whose optimizer does not fit its networks."""
     counts = [training.count(rank) for rank in range(world_size)]
     if max(counts) > MOST or sum(counts) > _MOST_ITERATIONS:
         file.contradict(
@@ -170,6 +171,7 @@ def _check_exception(
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
+    """Raise UsageError for an exception that no rank or iteration can match, or that has no effect."""
     check_ranks(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():

@@ -1,4 +1,4 @@
-"""Scenarios of values: a declared training, or the steps of every rank; each with what is to be expected of it."""
+"""Make scenarios from values: a declared training, or the steps of every rank, with what is expected of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpsim.simulator.programs.program import Program
 def of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """A scenario without a finding, which is to give what the oracle says, where that has something to say."""
+    """Return a scenario of a training that has to pass, and to agree with the oracle where the oracle supports it."""
     return Scenario(
         name,
         "",
@@ -37,14 +37,14 @@ def of_training(
 
 
 def program_of_training(training: Training) -> Callable[..., Any]:
-    """What each rank runs."""
+    """Return what each rank runs."""
     return parallel_trainer.train if training.needs_mesh else trainer.train
 
 
 def of_program(
     program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """A scenario that is to come to what `check` finds in the program. Raises UsageError if ranks could not run it."""
+    """Return a scenario of a program that has to give what `check` finds. Raises UsageError if ranks cannot run it."""
     return Scenario(
         name,
         "",
@@ -60,7 +60,7 @@ def of_program(
 
 
 def expectation_of(program: Program) -> Expectation:
-    """What a program should come to, where no schedule is given: the finding that leads, or none."""
+    """Return what a program should give without a schedule: the leading finding, or none."""
     found = check(program, site_of=site_of).findings
     return finds(found[0].code, found[0].ranks) if found else CLEAN
 
@@ -74,7 +74,7 @@ def _has_meaning(training: Training, world_size: int) -> bool:
 
 
 def training_in(scenario: Scenario) -> Training | None:
-    """The training that a scenario declares; None if it is no declared one."""
+    """Return the training that a scenario declares; None if it declares none."""
     return next((each for each in scenario.args if isinstance(each, Training)), None)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
-from ddpsim.scenarios.fuzzing.corpus import State, Tried, check_folder, try_all
+from ddpsim.scenarios.fuzzing.corpus import CorpusState, Tried, check_folder, try_all
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
@@ -35,7 +35,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CampaignProgress:
     """The current state of a campaign, for a progress display."""
 
     totals: Totals
@@ -48,7 +48,7 @@ class Progress:
         return self.totals.count / self.seconds if self.seconds else 0.0
 
 
-OnProgress = Callable[[Progress], object]
+OnProgress = Callable[[CampaignProgress], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Campaign:
     @property
     def has_found(self) -> bool:
         """Return True if a scenario failed, from the corpus or a batch."""
-        return bool(self.kept) or any(tried.state is State.FAILS for tried in self.corpus)
+        return bool(self.kept) or any(tried.state is CorpusState.FAILS for tried in self.corpus)
 
     @property
     def interrupted(self) -> bool:
@@ -94,7 +94,7 @@ def run_campaign(
     check_budget(plan, seconds)
     check_folder(corpus)
     with quiet(), connected(workers or Workers()) as reports:
-        return _Run(plan, seconds, corpus, on_progress).to_its_end(reports, on_tried)
+        return _RunningCampaign(plan, seconds, corpus, on_progress).to_its_end(reports, on_tried)
 
 
 def check_budget(plan: Plan, seconds: float) -> None:
@@ -107,7 +107,7 @@ def check_budget(plan: Plan, seconds: float) -> None:
         raise UsageError(f"seed is {plan.seed}, expected 0 or more: batch i draws from seed + i")
 
 
-class _Run:
+class _RunningCampaign:
     """A campaign while it runs."""
 
     def __init__(self, plan: Plan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
@@ -211,4 +211,4 @@ class _Run:
 
     def _told(self, doing: str) -> None:
         if self._on_progress is not None:
-            self._on_progress(Progress(self._all(), self._elapsed(), doing))
+            self._on_progress(CampaignProgress(self._all(), self._elapsed(), doing))

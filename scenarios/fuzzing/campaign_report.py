@@ -13,7 +13,7 @@ NO_CODE = "pass"
 """Used in place of a finding's code if a run passed that was expected to fail."""
 
 
-class Group(NamedTuple):
+class FailureGroup(NamedTuple):
     """The key of failures that count as the same; only the first of each is kept."""
 
     engine: Engine
@@ -26,7 +26,7 @@ class Group(NamedTuple):
 class Failure:
     """A scenario whose result was not the expected one."""
 
-    group: Group
+    group: FailureGroup
     found: str
     """Verdict, code and ranks."""
     expected: str
@@ -52,7 +52,7 @@ class Totals:
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
     """By kind of scenario and engine."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    failures: Counter[Group] = field(default_factory=Counter)
+    failures: Counter[FailureGroup] = field(default_factory=Counter)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -84,7 +84,7 @@ def batch_report(
     """Count executions, and keep the first failure of each group."""
     done = list(executions)
     failures = [each.failure for each in done if each.failure is not None]
-    first: dict[Group, Failure] = {}
+    first: dict[FailureGroup, Failure] = {}
     for failure in failures:
         first.setdefault(failure.group, failure)
     totals = Totals(
@@ -98,7 +98,7 @@ def batch_report(
 def merged(reports: Iterable[BatchReport]) -> tuple[Totals, tuple[Failure, ...]]:
     """Return totals, and the first failure of each group in the order of batch numbers. Each batch counts once."""
     by_number = {report.number: report for report in reports}
-    totals, first = Totals(), dict[Group, Failure]()
+    totals, first = Totals(), dict[FailureGroup, Failure]()
     for number in sorted(by_number):
         totals += by_number[number].totals
         for failure in by_number[number].failures:

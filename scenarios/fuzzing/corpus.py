@@ -21,7 +21,7 @@ from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.whole_file import write_whole
 
 
-class State(Enum):
+class CorpusState(Enum):
     """The result of running a corpus file."""
 
     FAILS = "still fails"
@@ -35,7 +35,7 @@ class Tried:
     """A file of the corpus and the result of running it."""
 
     path: Path
-    state: State
+    state: CorpusState
     text: str
     """What the run found, or why the file was not run."""
     executions: tuple[Execution, ...] = ()
@@ -60,20 +60,21 @@ def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:
 
 
 def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
+    """Run a corpus file on the engines that it needs, if all of them are wanted."""
     try:
         scenario = load(str(path))
     except UsageError as error:
-        return Tried(path, State.UNREADABLE, _advised(str(error)))
+        return Tried(path, CorpusState.UNREADABLE, _advised(str(error)))
     both = COMPARED in scenario.tags
     wanted = tuple(Engine) if both else (scenario.engine,)
     if not set(wanted) <= set(engines):
         names = " and ".join(engine.value for engine in wanted)
-        return Tried(path, State.LEFT_OUT, f"it runs on {names}")
+        return Tried(path, CorpusState.LEFT_OUT, f"it runs on {names}")
     executions = tuple(judged(scenario, wanted))
     failures = [each.failure for each in executions if each.failure is not None]
     if failures:
-        return Tried(path, State.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
-    return Tried(path, State.PASSES, "kept, in case it comes back", executions)
+        return Tried(path, CorpusState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
+    return Tried(path, CorpusState.PASSES, "kept, in case it comes back", executions)
 
 
 def _advised(problem: str) -> str:

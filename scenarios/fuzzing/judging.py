@@ -18,7 +18,7 @@ from ddpsim import Budget, Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, Group
+from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, FailureGroup
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.model import Scenario, found_text
 from ddpsim.scenarios.ranks.interpreter import site_of
@@ -124,7 +124,7 @@ def _failure(scenario: Scenario, engine: Engine, code: str, found: str) -> Failu
     expected = scenario.expected_by(engine).text(scenario.world_size)
     summary = f"found {found}, expected {expected}"
     text = text_of(replace(scenario, engine=engine), summary=summary)
-    return Failure(Group(engine, code, kind_of(scenario)), found, expected, text)
+    return Failure(FailureGroup(engine, code, kind_of(scenario)), found, expected, text)
 
 
 # --- comparing the engines --------------------------------------------------------------------------------------------
@@ -161,6 +161,7 @@ def _program_judged(scenario: Scenario, program: Program, deadline: float) -> It
 def _under_its_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[Execution]:
+    """Run a program twice under its own schedule, compare the findings with the wanted ones, and the traces."""
     engine = scenario.engine
     results = [_attempt(scenario, engine, deadline) for _ in range(2)]
     for result in results:

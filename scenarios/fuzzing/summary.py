@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.scenarios.fuzzing.campaign import Campaign, End
-from ddpsim.scenarios.fuzzing.corpus import State
+from ddpsim.scenarios.fuzzing.corpus import CorpusState
 from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 
 
@@ -13,6 +13,7 @@ def summary(campaign: Campaign) -> str:
 
 
 def _extent(campaign: Campaign) -> list[str]:
+    """Return the lines on how much was run, and the outcomes."""
     totals, seconds = campaign.totals, campaign.seconds
     rate = totals.count / seconds if seconds else 0.0
     end = (
@@ -39,7 +40,7 @@ def _by_count(item: tuple[str, int]) -> tuple[int, str]:
 
 def _found(campaign: Campaign) -> list[str]:
     lines = [line for kept in campaign.kept for line in (*str(kept).splitlines(), "")]
-    old = sum(tried.state is State.FAILS for tried in campaign.corpus)
+    old = sum(tried.state is CorpusState.FAILS for tried in campaign.corpus)
     again = f"{counted(old, 'failure')} reproduced from the corpus" if old else ""
     count = sum(not kept.is_known for kept in campaign.kept)
     new = counted(count, "new failure") if count else ""

@@ -32,7 +32,7 @@ Reports = Callable[[Plan, Iterable[int], Callable[[], float]], Generator[BatchRe
 """Runs the batches of these numbers, each within the seconds left, and yields the reports in any order."""
 
 
-class Backend(str, Enum):
+class WorkerBackend(str, Enum):
     """Where the batches run."""
 
     LOKY = "loky"
@@ -47,19 +47,19 @@ class Workers:
 
     jobs: int | None = None
     """None for one on this machine, and for all workers of a cluster."""
-    backend: Backend = Backend.LOKY
+    backend: WorkerBackend = WorkerBackend.LOKY
     cluster: str = ""
     """The address of the cluster's scheduler."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs is {self.jobs}, expected 1 or more: say how many processes to use")
-        if self.cluster and self.backend is Backend.LOKY:
+        if self.cluster and self.backend is WorkerBackend.LOKY:
             raise UsageError(
                 f"cluster is {self.cluster!r}, but backend 'loky' runs on this machine: leave it out, or take "
                 "--backend dask or ray"
             )
-        if not self.cluster and self.backend is not Backend.LOKY:
+        if not self.cluster and self.backend is not WorkerBackend.LOKY:
             raise UsageError(
                 f"backend is {self.backend.value!r} without a cluster, expected the address of one: give --cluster"
             )
@@ -72,11 +72,11 @@ class WorkersLostError(Exception):
 @contextmanager
 def connected(workers: Workers) -> Iterator[Reports]:
     """Yield the function that runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
-    if workers.backend is Backend.LOKY and workers.jobs in (None, 1):
+    if workers.backend is WorkerBackend.LOKY and workers.jobs in (None, 1):
         yield lambda plan, numbers, left: (run_batch(plan, number, left()) for number in numbers)
         return
     with _BACKENDS[workers.backend](workers):
-        yield _one_by_one if workers.backend is not Backend.RAY else _in_waves
+        yield _one_by_one if workers.backend is not WorkerBackend.RAY else _in_waves
 
 
 # --- distributing batches ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _dask(workers: Workers) -> Iterator[None]:
     try:
         from distributed import Client
     except ImportError:
-        raise _missing(Backend.DASK) from None
+        raise _missing(WorkerBackend.DASK) from None
     try:
         client: Any = Client(workers.cluster, timeout=CONNECT_SECONDS)
     except (OSError, ValueError) as error:
@@ -148,11 +148,12 @@ def _dask(workers: Workers) -> Iterator[None]:
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[None]:
+    """Use a Ray cluster as the backend of joblib in the block."""
     try:
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
-        raise _missing(Backend.RAY) from None
+        raise _missing(WorkerBackend.RAY) from None
     try:
         ray.init(address=workers.cluster, log_to_driver=False)
     except (OSError, ValueError, RuntimeError) as error:
@@ -165,14 +166,14 @@ def _ray(workers: Workers) -> Iterator[None]:
         ray.shutdown()
 
 
-_BACKENDS: dict[Backend, Callable[[Workers], AbstractContextManager[None]]] = {
-    Backend.LOKY: _loky,
-    Backend.DASK: _dask,
-    Backend.RAY: _ray,
+_BACKENDS: dict[WorkerBackend, Callable[[Workers], AbstractContextManager[None]]] = {
+    WorkerBackend.LOKY: _loky,
+    WorkerBackend.DASK: _dask,
+    WorkerBackend.RAY: _ray,
 }
 
 
-def _missing(backend: Backend) -> UsageError:
+def _missing(backend: WorkerBackend) -> UsageError:
     name = backend.value
     return UsageError(f"backend is {name!r}, but {name} is not installed: pip install 'ddpsim[{name}]'")
 

@@ -19,7 +19,7 @@ from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, Clock
 from ddpsim.scenarios.jobs.rank_report import Position, RankEnding, RankReport
 from ddpsim.scenarios.jobs.rank_stacks import position_of_death
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
-from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Starter, SupervisorStore
 
 _START_SECONDS = 120.0
 """How long a rank may take to load its program and connect to the others."""
@@ -60,7 +60,7 @@ def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, 
         return status
 
 
-def _awaited_status(notes: Notes, child: RankChild) -> int:
+def _awaited_status(notes: SupervisorStore, child: RankChild) -> int:
     end = time.monotonic() + _STATUS_SECONDS
     while (status := notes.status()) is None and time.monotonic() < end:
         child.poll()
@@ -68,12 +68,12 @@ def _awaited_status(notes: Notes, child: RankChild) -> int:
 
 
 @contextmanager
-def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Notes, RankChild]]:
+def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
     """Start the rank that the environment names, and watch it and all others to their ends."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
-        notes = Notes.connected(rank, world_size, starter)
+        notes = SupervisorStore.connected(rank, world_size, starter)
         heartbeats, clock = Heartbeats(notes), Clock(_LOOK_SECONDS)
         report = _see_through(child, notes, heartbeats, clock, job.timeout_seconds)
         notes.write(report)
@@ -113,7 +113,7 @@ _FROZEN = "its process does not answer: it is stopped, or in native code that ho
 
 
 def _see_through(
-    child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
 ) -> RankReport:
     """Watch a rank until it or the run has ended."""
     quiet = _Quiet(child, timeout_seconds)
@@ -166,7 +166,7 @@ class _Quiet:
         is_computing = self._child.computed() - self._computed > BUSY_SHARE * silent
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
-    def votes(self, notes: Notes) -> bool:
+    def votes(self, notes: SupervisorStore) -> bool:
         """Report to the other supervisors if it is idle now, or is not any longer."""
         if self._is_idle != self._has_voted:
             notes.vote(notes.rank, is_idle=self._is_idle)
@@ -192,7 +192,9 @@ def _silent(child: RankChild, why: str, *, has_started: bool = True) -> RankRepo
     return RankReport(child.rank, RankEnding.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(child: RankChild, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
+def _wait_for_all(
+    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+) -> None:
     """Keep the rank and its connections until all ranks have ended.
 
     After the time-out it counts as idle: a rank that waited for its last call reports that first.

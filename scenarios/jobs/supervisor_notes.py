@@ -48,7 +48,7 @@ class Starter:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class SupervisorStore:
     """The values in the store through which supervisors communicate."""
 
     rank: int
@@ -57,7 +57,7 @@ class Notes:
     is_host: bool
 
     @classmethod
-    def connected(cls, rank: int, world_size: int, starter: Starter) -> Notes:
+    def connected(cls, rank: int, world_size: int, starter: Starter) -> SupervisorStore:
         """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
@@ -159,7 +159,7 @@ def _vote(rank: int) -> str:
 class Heartbeats:
     """Signs of life of the supervisors. A supervisor that is lost, perhaps with its machine, reports nothing."""
 
-    notes: Notes
+    notes: SupervisorStore
     counts: dict[int, int] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     """When each count was first seen."""

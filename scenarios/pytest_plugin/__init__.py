@@ -1,5 +1,7 @@
 """pytest plugin: tests that run on every rank (`@pytest.mark.ranks(4)`), and scenario files as tests.
 
+This package holds no scenarios. It is in scenarios/ because it runs scenario files and shares the way they are run.
+
 Every session of pytest loads this, so it imports next to nothing: torch and the simulator come when a marked test runs.
 """
 

@@ -22,7 +22,7 @@ from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Group, Issu
 from ddpsim.simulator.runtime.call_sites import GENERATED
 
 
-class Output(NamedTuple):
+class TensorValues(NamedTuple):
     """A tensor as plain Python values."""
 
     dtype: str
@@ -30,7 +30,7 @@ class Output(NamedTuple):
     content: bytes
 
 
-class Outputs(dict[str, list[Output]]):
+class RankOutputs(dict[str, list[TensorValues]]):
     """The output tensors of the calls that a rank waited for, by name.
 
     This object also keeps the works of all calls alive, because gloo never sends a message whose handle was dropped:
@@ -53,14 +53,14 @@ def site_of(issue: Issue) -> Site:
     return issue.site or Site(issue.operation, 0, "")
 
 
-def run_steps(rank: int, program: Program) -> Outputs:
+def run_steps(rank: int, program: Program) -> RankOutputs:
     """Run the steps of `rank`; torch.distributed has to be initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
         groups[group.name] = _at(_first_site(program), _new_group)(group)
     issued: dict[str, Issued] = {}
     sites: dict[str, Site | None] = {}
-    outputs = Outputs()
+    outputs = RankOutputs()
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
@@ -87,7 +87,7 @@ run_placed_steps = _unseen(run_steps)
 run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds it by this name
 
 
-def runner_of(program: Program) -> Callable[[int, Program], Outputs]:
+def runner_of(program: Program) -> Callable[[int, Program], RankOutputs]:
     """Return the function that runs a rank's steps: `run_steps`, or its variant if calls represent other lines."""
     has_places = any(isinstance(step, Issue) and step.site for steps in program.ranks for step in steps)
     return run_placed_steps if has_places else run_steps
@@ -119,6 +119,6 @@ def _wait(issued: Issued) -> None:
     issued.work.wait()
 
 
-def _output(tensor: Tensor) -> Output:
+def _output(tensor: Tensor) -> TensorValues:
     content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-    return Output(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content)
+    return TensorValues(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content)

@@ -45,6 +45,7 @@ def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], 
 
 
 def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+    """Write a test for pytest, and return a text on what it finds and how to run it."""
     from ddpsim import simulate
     from ddpsim.scenarios.model import CLEAN, finds
     from ddpsim.scenarios.records.failing_test import test_of

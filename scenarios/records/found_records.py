@@ -76,6 +76,7 @@ def _size(source: Source) -> int:
 
 
 def _read(part: Sequence[Source]) -> FoundRecords:
+    """Read the records in some files."""
     job = JobReader()
     records, left_out, others = [], [], 0
     for piece in (piece for source in part for piece in pieces(source)):

@@ -15,7 +15,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.records import flight_recorder, plain_pickle
 from ddpsim.simulator.records.as_flight_recorder import dump_of
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.rank_record import RankRecord, Step
+from ddpsim.simulator.records.rank_record import LoggedCall, RankRecord
 from ddpsim.simulator.records.run_log import RunLog, run_log
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.wording import rank_list
@@ -52,7 +52,7 @@ def _lines(comparison: Comparison, job: Job) -> list[str]:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]
     others = [each.rank for each in comparison.differences[1:]]
-    count = f"{first.alike} call{'s' * (first.alike != 1)} alike"
+    count = f"{first.alike} equal call{'s' * (first.alike != 1)}"
     lines = [f"  differs from the records first on rank {first.rank}, after {count}"]
     lines += _sides(first)
     if others:
@@ -61,7 +61,7 @@ def _lines(comparison: Comparison, job: Job) -> list[str]:
     return lines
 
 
-def _sides(difference: Difference) -> list[str]:
+def _sides(difference: CallDifference) -> list[str]:
     return [f"  record   {_text(difference.recorded)}", f"  program  {_text(difference.made)}"]
 
 
@@ -73,7 +73,7 @@ def _text(call: Call | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CallDifference:
     """The first call of a rank that differs between program and record."""
 
     rank: int
@@ -91,7 +91,7 @@ class Comparison:
 
     alike: int
     """The number of equal calls of all ranks."""
-    differences: tuple[Difference, ...]
+    differences: tuple[CallDifference, ...]
     """The first difference of each rank that has one, the earliest first."""
 
 
@@ -106,19 +106,21 @@ def compared(job: Job, run: RunLog) -> Comparison:
     return Comparison(alike, tuple(sorted(differences, key=lambda each: (each.alike, each.rank))))
 
 
-def _compared(record: RankRecord, made: RankRecord) -> tuple[int, Difference | None]:
+def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
     """Return how many calls are equal, and the first difference. After a record's cut-off nothing is compared."""
     own, other = _indices(record, record), _indices(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
         steps = record.call_log.steps[mine], made.call_log.steps[its]
         if _key(steps[0], numbers[0]) != _key(steps[1], numbers[1]):
-            return place, Difference(record.rank, place, record.calls[mine].call, made.calls[its].call)
+            return place, CallDifference(record.rank, place, record.calls[mine].call, made.calls[its].call)
     count = min(len(own), len(other))
     if len(own) == len(other) or (record.is_cut and len(own) < len(other)):
         return count, None
     recorded = record.calls[own[count]].call if len(own) > count else None
-    return count, Difference(record.rank, count, recorded, made.calls[other[count]].call if recorded is None else None)
+    return count, CallDifference(
+        record.rank, count, recorded, made.calls[other[count]].call if recorded is None else None
+    )
 
 
 def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
@@ -130,7 +132,7 @@ def _without_messages(record: RankRecord) -> Iterator[int]:
     return (index for index, step in enumerate(record.call_log.steps) if step.is_collective)
 
 
-def _key(step: Step, numbers: dict[int, int]) -> tuple[object, ...]:
+def _key(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
     """Return what must be equal; reductions, roots and splits are not in all records."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature

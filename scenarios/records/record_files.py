@@ -110,6 +110,7 @@ def _mode(path: str) -> int:
 
 
 def _of_file(path: str) -> Iterator[FilePiece | Cut]:
+    """Yield a plain file, or the members of a zip or tar archive."""
     if not stat.S_ISREG(_mode(path)):
         raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive of records")
     try:

@@ -16,7 +16,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MeasuredCase:
     """What is measured: a scenario, its world size, and the engine."""
 
     scenario: Scenario
@@ -29,7 +29,7 @@ class Sample:
 
     number: int
     """Index of the case, from 0."""
-    case: Case
+    case: MeasuredCase
     seconds: float
     result: Result
 
@@ -38,7 +38,7 @@ class Sample:
 class Measurement:
     """All runs of a case."""
 
-    case: Case
+    case: MeasuredCase
     seconds: tuple[float, ...]
     """One for each run, in order."""
     events: int
@@ -58,7 +58,11 @@ class Measurement:
 
 
 def samples(
-    cases: Sequence[Case], rounds: int, transport: str = "memory", *, clock: Callable[[], float] = time.perf_counter
+    cases: Sequence[MeasuredCase],
+    rounds: int,
+    transport: str = "memory",
+    *,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Sample]:
     """Run each case once per round. A first round, which imports and warms up, is not counted."""
     for number in range(rounds + 1):
@@ -82,7 +86,7 @@ def measurements(samples: Iterable[Sample]) -> list[Measurement]:
 class _Tally:
     """The samples of a case, without keeping their traces."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: MeasuredCase) -> None:
         self._case = case
         self._seconds: list[float] = []
         self._events = 0

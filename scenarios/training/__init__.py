@@ -1,4 +1,4 @@
-"""Trainings as values: what is trained on what, how ranks run it, and what must come of it by plain training.
+"""Trainings as values: what is trained on which data, how ranks run it, and the result that plain training gives.
 
 `models/` has the networks.
 """

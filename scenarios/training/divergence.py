@@ -1,4 +1,4 @@
-"""Where ranks do not hold what plain single-process training gives, as a finding."""
+"""Make a finding if ranks do not hold the numbers of plain single-process training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ddpsim import Code, Finding, Result, Trace
-from ddpsim.scenarios.training.reference import Difference, Reference, first_differences
+from ddpsim.scenarios.training.reference import Reference, TensorDifference, first_differences
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import Row, table
@@ -17,9 +17,9 @@ from ddpsim.simulator.wording import Line, rank_list
 
 
 def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:
-    """The finding for the first moment at which ranks do not hold what they should; None if all do.
+    """Return the finding for the first point in time at which ranks hold wrong values; None if there is none.
 
-    A snapshot is what every rank should return. Raises UsageError if ranks returned no snapshots.
+    A snapshot as reference is what every rank should return. Raises UsageError if ranks returned no snapshots.
     """
     if isinstance(reference, Snapshot):
         reference = Reference(((reference,),) * result.world_size)
@@ -27,8 +27,8 @@ def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding 
     return _finding(found, result) if found else None
 
 
-def _finding(found: Sequence[Difference], result: Result) -> Finding:
-    """The ranks that differ in what the first of them does."""
+def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
+    """Return a finding about all ranks that differ in the same tensor as the first one."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
     ranks = tuple(each.rank for each in alike)
@@ -45,7 +45,7 @@ def _finding(found: Sequence[Difference], result: Result) -> Finding:
     return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
-def _deviation(found: Sequence[Difference], ranks: tuple[int, ...], result: Result) -> Deviation:
+def _deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result) -> Deviation:
     calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
     is_by_hand = all(call.origin.phase is Phase.USER for call in calls)
     return Deviation(
@@ -58,8 +58,8 @@ def _deviation(found: Sequence[Difference], ranks: tuple[int, ...], result: Resu
     )
 
 
-def _factor(found: Sequence[Difference]) -> float | None:
-    """What plain training's elements are multiplied by; None if that is no one number, or they are all alike."""
+def _factor(found: Sequence[TensorDifference]) -> float | None:
+    """Return the factor by which all elements differ from plain training; None if there is no single factor."""
     pairs = [
         (each.actual.double().flatten(), each.wanted.double().flatten())
         for each in found
@@ -75,12 +75,12 @@ def _factor(found: Sequence[Difference]) -> float | None:
 
 
 def _is_number(text: str) -> bool:
-    """False for what a float that is nan or infinite reads like."""
+    """Return False for the text of a float that is nan or infinite."""
     return not text.lstrip("-").startswith(("nan", "inf"))
 
 
 def _site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
-    """The line of a rank's last call before the optimizer step that ends an iteration; the last call at the end."""
+    """Return the line of a rank's last call before the optimizer step of an iteration; at the end, its last call."""
     site = None
     steps = 0
     for event in trace:

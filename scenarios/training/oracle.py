@@ -1,19 +1,19 @@
-"""The oracle: what a data parallel training must come to, by plain training in one process.
+"""The oracle: computes the correct result of a data parallel training by plain training in one process.
 
 Note [What DDP means]. There is one copy of the parameters and of the optimizer, because the ranks' copies never differ:
-they begin with rank 0's, and every step applies one gradient to all of them. What each rank does own is the gradient of
-its own batches and the buffers of its own forwards. In an iteration
+they begin with rank 0's, and every step applies the same gradient to all of them. Each rank has its own gradients of
+its own batches, and its own buffers from its own forwards. In an iteration
 
-- the ranks *present* are those that still have input; the others are waited for by nobody under join;
-- before a forward, everybody takes over the buffers of one rank: rank 0, or under join, where that may be gone, the
+- the ranks *present* are those that still have input; under join no rank waits for the others;
+- before a forward, all ranks take the buffers of one rank: rank 0, or under join, where that may have ended, the
   highest one present; unless the forward before was under no_sync or without gradients;
 - each rank present runs its batch and adds to its gradients;
-- the gradients meet in the first backward after a forward outside no_sync, even if that forward had none of its own and
-  the backward is under no_sync;
-- where they meet, each parameter's are summed over the ranks that have one, and divided by the world size, or
+- the gradients are reduced in the first backward after a forward outside no_sync, even if that forward had no backward
+  of its own and the backward is under no_sync;
+- to reduce them, each parameter's are summed over the ranks that have one, and divided by the world size, or
   by the number of ranks present (`divide_by_initial_world_size=False`). A parameter that no rank used keeps none.
 
-At the end of a join all ranks take over the model of the last one that made a forward; of several, the highest.
+At the end of a join all ranks take the model of the rank that made the last forward; of several, the highest rank.
 
 A network that communicates in its forward computes on all batches at once, and so does the oracle: it runs the batches
 of the ranks present as one.
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ddpsim import UsageError
 from ddpsim.scenarios.training.models import Network, outline
-from ddpsim.scenarios.training.parallel import Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
 from ddpsim.scenarios.training.trainer import optimizer_of
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
@@ -40,7 +40,7 @@ Gradients = dict[str, "Tensor | None"]
 
 @dataclass(slots=True)
 class _Rank:
-    """What a rank does not share with the others."""
+    """The state of a rank that other ranks do not share."""
 
     number: int
     count: int
@@ -49,14 +49,14 @@ class _Rank:
     gradients: Gradients
     history: list[Snapshot]
     forwards: int = 0
-    """Through the wrapper: by them the ranks know each other's presence."""
+    """Forwards through the wrapper: with them the ranks detect which ranks are present."""
 
 
 def train(training: Training, world_size: int) -> tuple[History, ...]:
-    """By rank, what its models must hold after each iteration and at the end.
+    """Return, by rank, what its models must hold after each iteration and at the end.
 
-    Raises UsageError for a training without a meaning of its own: ranks that do different things in one iteration, or
-    leave a loop that no join surrounds.
+    Raises UsageError for a training without a defined result: ranks that do different things in one iteration, or end
+    their loops at different iterations without a join.
     """
     check_has_meaning(training, world_size)
     layout = training.layout(world_size)
@@ -69,7 +69,7 @@ def train(training: Training, world_size: int) -> tuple[History, ...]:
 
 
 class _Plain:
-    """One of a training's networks, in one process; see Note [What DDP means]."""
+    """Trains one of the networks in one process; see Note [What DDP means]."""
 
     def __init__(self, training: Training, index: int, world_size: int) -> None:
         self._training = training
@@ -81,14 +81,14 @@ class _Plain:
             for rank in range(world_size)
         ]
         options = training.engine_options
-        is_ddp = training.wrapper is Wrapper.DDP
+        is_ddp = training.wrapper is ModelWrapper.DDP
         self._shares_buffers = is_ddp and bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
         self._buffers_are_due = self._shares_buffers
         self._is_armed = False
-        """The next backward is one in which the gradients meet."""
+        """True if the next backward reduces the gradients."""
 
     def train(self) -> list[History]:
-        """Each rank's history."""
+        """Return each rank's history."""
         for iteration in range(max(rank.count for rank in self._ranks)):
             present = [rank for rank in self._ranks if iteration < rank.count]
             self._iterate(present, iteration, self._training.action(present[0].number, iteration))
@@ -96,12 +96,13 @@ class _Plain:
         return [tuple(rank.history) for rank in self._ranks]
 
     def _iterate(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
+        """Run one iteration of all ranks that are present."""
         if action.has_forward or action is Action.EVALUATE:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:
             self._forward(present, iteration, action)
         is_armed = action.has_forward and action is not Action.ACCUMULATE
-        self._is_armed = is_armed or (self._is_armed and self._training.wrapper is Wrapper.DDP)
+        self._is_armed = is_armed or (self._is_armed and self._training.wrapper is ModelWrapper.DDP)
         if self._is_armed and action.has_backward:
             self._meet(present)
             self._is_armed = False
@@ -114,7 +115,7 @@ class _Plain:
                 rank.gradients = dict.fromkeys(self._names)
 
     def _has_gradients(self, action: Action) -> bool:
-        """False where a rank holds gradients that nobody can see: those that `fully_shard` has not reduced yet."""
+        """Return False where gradients cannot be compared: those that `fully_shard` has not reduced yet."""
         return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
 
     def _step(self, present: Sequence[_Rank]) -> None:
@@ -127,7 +128,7 @@ class _Plain:
         self._optimizer.step()
 
     def _share_buffers(self, present: Sequence[_Rank], *, again: bool) -> None:
-        """Before a forward through the wrapper, which says whether it is due `again` before the next one."""
+        """Broadcast buffers before a forward through the wrapper; `again` says whether the next forward does, too."""
         if self._buffers_are_due:
             source = present[-1] if self._training.join else self._ranks[0]
             for rank in self._ranks:
@@ -137,7 +138,7 @@ class _Plain:
             rank.forwards += 1
 
     def _forward(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
-        """Each rank's forward, and its backward if it makes one, with its own buffers and gradients."""
+        """Run each rank's forward, and its backward if it has one, with its own buffers and gradients."""
         model, training = self._model, self._training
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load(model, team[0])
@@ -148,13 +149,13 @@ class _Plain:
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
             for rank in team:
                 rank.buffers = _buffers(model)
-            # A team's sum stands with its first member: only the sum over the ranks is ever used.
+            # The first member has the sum of a network that communicates: only the sum over the ranks is used.
             team[0].gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         if training.averages_buffers:
             _average_buffers(present)
 
     def _outputs(self, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
-        """What the model gives for a batch, computed as the training says."""
+        """Return the model's outputs for a batch, computed as the training declares."""
         dtype = self._training.mixed_precision
         if dtype is None:
             outputs: Tensor = self._model(batch, uses)
@@ -189,7 +190,7 @@ def _average_buffers(present: Sequence[_Rank]) -> None:
 
 
 def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
-    """Of each parameter: the sum over the ranks that have a gradient, divided; added in `hook`'s dtype."""
+    """Return for each parameter the divided sum of the gradients that ranks have, added in `hook`'s dtype."""
     met: Gradients = {}
     for name in gradients[0]:
         found = [tensor for own in gradients if (tensor := own[name]) is not None]
@@ -199,7 +200,7 @@ def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationH
 
 
 def dtype_of(hook: CommunicationHook | None) -> torch.dtype | None:
-    """The dtype that a communication hook sends gradients in, if not their own."""
+    """Return the dtype in which a communication hook sends gradients; None for their own."""
     return {CommunicationHook.FP16_COMPRESS: torch.float16, CommunicationHook.BF16_COMPRESS: torch.bfloat16}.get(
         hook or CommunicationHook.ALLREDUCE
     )
@@ -210,7 +211,7 @@ def _buffers(model: Network) -> dict[str, Tensor]:
 
 
 def _load(model: Network, rank: _Rank) -> None:
-    """Give the model what this rank does not share with the others."""
+    """Load a rank's own buffers and gradients into the model."""
     for name, buffer in model.named_buffers():
         buffer.copy_(rank.buffers[name])
     for name, parameter in model.named_parameters():
@@ -219,7 +220,7 @@ def _load(model: Network, rank: _Rank) -> None:
 
 
 def check_has_meaning(training: Training, world_size: int) -> None:
-    """Raise UsageError for a training that plain training has no counterpart of."""
+    """Raise UsageError for a training that plain training cannot reproduce."""
     counts = [training.count(rank) for rank in range(world_size)]
     if training.join is None and len(set(counts)) > 1:
         raise UsageError(f"iterations are {counts} without a join, expected equal numbers to compare with the oracle")
@@ -233,7 +234,7 @@ def check_has_meaning(training: Training, world_size: int) -> None:
                 "action for all that have input to compare with the oracle"
             )
     options = training.engine_options
-    if _leaves_out(training) and training.wrapper is Wrapper.FSDP2:
+    if _leaves_out(training) and training.wrapper is ModelWrapper.FSDP2:
         raise UsageError("batches leave out branches, which shards cannot, expected all to compare with the oracle")
     if _leaves_out(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
         raise UsageError("batches leave out branches, expected find_unused_parameters to compare with the oracle")

@@ -1,7 +1,7 @@
-"""How a declared training is laid out over its ranks: a mesh of pipeline, data and tensor parallelism, as values.
+"""The layout of a declared training over its ranks: a mesh of pipeline, data and tensor parallelism, as values.
 
-Ranks fill the mesh in the order `pp`, `dp`, `tp`, the last one fastest, as torchtitan has them: ranks of one `tp` group
-are neighbours. Where data parallelism is hybrid (HSDP), `dp` is two dimensions: `dp_replicate`, then `dp_shard`.
+Ranks fill the mesh in the order `pp`, `dp`, `tp`, the last one fastest, as in torchtitan: ranks of one `tp` group are
+neighbours. With hybrid data parallelism (HSDP), `dp` is two dimensions: `dp_replicate`, then `dp_shard`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 _Size = Annotated[int, Meta(ge=1, le=1024)]
 
 
-class Wrapper(str, Enum):
-    """What keeps the copies of a model, or the shards of one, together."""
+class ModelWrapper(str, Enum):
+    """The wrapper that keeps the copies of a model, or its shards, in sync."""
 
     DDP = "ddp"
     """DistributedDataParallel."""
@@ -23,7 +23,7 @@ class Wrapper(str, Enum):
     """`torch.distributed.fsdp.fully_shard`."""
 
 
-class Schedule(str, Enum):
+class PipelineSchedule(str, Enum):
     """torch's pipeline schedules that can be declared."""
 
     GPIPE = "gpipe"
@@ -35,33 +35,33 @@ class Schedule(str, Enum):
 
     @property
     def stages_per_rank(self) -> int:
-        """How many stages a rank has; those that interleave have two."""
-        return 1 if self in (Schedule.GPIPE, Schedule.ONE_F_ONE_B) else 2
+        """Return how many stages a rank has; interleaved schedules have two."""
+        return 1 if self in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B) else 2
 
     def stages_of(self, coordinate: int, size: int) -> tuple[int, ...]:
-        """The stages of the rank at this coordinate of `pp`."""
+        """Return the stages of the rank at this coordinate of `pp`."""
         if self.stages_per_rank == 1:
             return (coordinate,)
-        # Zero bubble V goes there and back, the others begin anew.
-        return coordinate, 2 * size - 1 - coordinate if self is Schedule.ZBV_ZERO_BUBBLE else size + coordinate
+        # Zero bubble V runs back through the ranks; the others start again at the first.
+        return coordinate, 2 * size - 1 - coordinate if self is PipelineSchedule.ZBV_ZERO_BUBBLE else size + coordinate
 
 
 class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The sizes of a mesh, and how its pipelines run."""
+    """The sizes of a mesh, and the schedule of its pipelines."""
 
     dp: _Size = 1
-    """So many times the batches; each of a data parallel rank of its own."""
+    """Ranks of data parallelism, each with its own batches."""
     tp: _Size = 1
-    """So many ranks share each layer."""
+    """Ranks that share each layer."""
     pp: _Size = 1
-    """So many ranks have a part of the layers each."""
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    """Ranks that each have a part of the layers."""
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     micro_batches: _Size | None = None
-    """A batch goes through a pipeline in so many parts; None for as many as there are stages."""
+    """The micro-batches of a batch; None for as many as there are stages."""
     dp_replicate: _Size = 1
-    """Instead of `dp`: so many copies of the model, each in shards."""
+    """Instead of `dp`: the number of copies of the model, each in shards."""
     dp_shard: _Size = 1
-    """Instead of `dp`: so many shards of each copy."""
+    """Instead of `dp`: the number of shards of each copy."""
 
     @property
     def world_size(self) -> int:
@@ -70,45 +70,45 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     @property
     def data_size(self) -> int:
-        """How many ranks see batches of their own."""
+        """How many ranks have batches of their own."""
         return self.dp * self.dp_replicate * self.dp_shard
 
     @property
     def data_dimensions(self) -> tuple[str, ...]:
-        """Those of `dimensions` along which batches differ; shards lie along the last one."""
+        """The dimensions along which batches differ; shards are along the last one."""
         if self.dp_replicate > 1:
             return "dp_replicate", "dp_shard"
         return ("dp_shard",) if self.dp_shard > 1 else ("dp",)
 
     @property
     def stages(self) -> int:
-        """Of a whole pipeline."""
+        """The number of stages of a whole pipeline."""
         return self.pp * self.schedule.stages_per_rank if self.pp > 1 else 1
 
     @property
     def parts(self) -> int:
-        """The micro-batches of a batch."""
+        """The number of micro-batches of a batch."""
         return 1 if self.pp == 1 else self.micro_batches or self.stages
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """The mesh: names and sizes, without dimensions of one rank but those of data parallelism."""
+        """The mesh as names and sizes. Dimensions of one rank are left out, except for data parallelism."""
         data = self.data_dimensions
         return {name: getattr(self, name) for name in ("pp", *data, "tp") if name in data or getattr(self, name) > 1}
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is in the mesh."""
+        """Return the coordinates of a rank in the mesh."""
         found = {}
         for name in reversed(("pp", *self.data_dimensions, "tp")):
             rank, found[name] = divmod(rank, getattr(self, name))
         return dict(reversed(found.items()))
 
     def data_rank(self, rank: int) -> int:
-        """The coordinate of data parallelism: ranks with one see the same batches."""
+        """Return the coordinate of data parallelism: ranks with the same one have the same batches."""
         return rank // self.tp % self.data_size
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """The layers of a stage: as many as of every other one, and one more in the first few if that leaves some."""
+        """Return the layers of a stage. Stages have equally many; remaining layers go to the first stages, one each."""
         each, more = divmod(layers, self.stages)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))

@@ -1,4 +1,4 @@
-"""What cannot be laid out over a mesh, each as the key that is to blame and what is wrong with it."""
+"""Check a training for what its mesh cannot support. Each problem is a key and what is wrong with its value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 from ddpsim.scenarios.training.parallel_trainer import refusal_of
 from ddpsim.scenarios.training.training import Action, Training
 
@@ -20,7 +20,7 @@ _CUT = "linear, mlp or transformer"
 
 
 def problems_of(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
-    """What is wrong, the first thing first; what follows one may be a consequence of it."""
+    """Yield the problems, in order; a later one may be a consequence of an earlier one."""
     layout = training.layout(world_size)
     if layout.dp > 1 and layout.dp_replicate * layout.dp_shard > 1:
         halves = "expected dp alone, or dp_replicate and dp_shard, whose product it is: leave it out"
@@ -34,7 +34,7 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
         )
     if training.recomputes and not all(network.layers_in_order() for network in networks):
         yield ("activation_checkpointing",), f"is true, but {_has_no_layers(training, networks)}"
-    if training.mixed_precision is not None and training.wrapper is not Wrapper.FSDP2:
+    if training.mixed_precision is not None and training.wrapper is not ModelWrapper.FSDP2:
         dtype = str(training.mixed_precision).removeprefix("torch.")
         yield ("mixed_precision",), f"is {dtype!r}, which only shards have, expected wrapper = 'fsdp2', too"
     if training.needs_mesh:
@@ -45,9 +45,9 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
 
 
 def _of_company(training: Training) -> Iterator[Problem]:
-    """What goes with DistributedDataParallel over all ranks, and nothing else."""
+    """Check for options that only DistributedDataParallel over all ranks supports."""
     with_what = "clip_norm" if training.parallel is None else "parallel"
-    with_what = "wrapper = 'fsdp2'" if training.wrapper is Wrapper.FSDP2 else with_what
+    with_what = "wrapper = 'fsdp2'" if training.wrapper is ModelWrapper.FSDP2 else with_what
     not_with = f"which does not go with {with_what}: leave one of them out"
     for key, is_said in (
         ("join", training.join is not None),
@@ -64,7 +64,7 @@ def _of_company(training: Training) -> Iterator[Problem]:
 
 
 def _of_wrapper(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
-    if training.wrapper is Wrapper.DDP:
+    if training.wrapper is ModelWrapper.DDP:
         for key in ("tp", "pp", "dp_replicate", "dp_shard"):
             if (size := getattr(layout, key)) > 1:
                 yield ("parallel", key), f"is {size}, which goes with shards, expected wrapper = 'fsdp2', too"
@@ -84,7 +84,7 @@ def _of_actions(training: Training, refused: Action, why: str) -> Iterator[Probl
 
 
 def _of_split(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
-    """Every layer that is split has to have as many columns, or rows, for each rank."""
+    """Check that every split layer has the same number of columns, or rows, for each rank."""
     name = training.networks[0].name
     if not network.split:
         yield (
@@ -105,6 +105,7 @@ def _of_split(training: Training, layout: Parallel, network: Network) -> Iterato
 
 
 def _of_pipeline(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+    """Check that the network, the schedule and the actions fit a pipeline."""
     if layout.pp == 1:
         for key in ("schedule", "micro_batches"):
             if getattr(layout, key) != getattr(Parallel(), key):
@@ -137,7 +138,7 @@ def _of_rows(training: Training, key: str, size: int) -> Iterator[Problem]:
 
 
 def _shared_across(layout: Parallel, network: Network) -> Iterator[tuple[str, str]]:
-    """Parameters that two stages would have."""
+    """Yield parameters that two stages would share."""
     layers = network.layers_in_order()
     stage_of = {
         name: stage

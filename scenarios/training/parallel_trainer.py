@@ -1,7 +1,7 @@
-"""The program of a declared training that is laid out over a mesh: shards, tensor parallelism and pipelines.
+"""The program of a declared training over a mesh: shards, tensor parallelism and pipelines.
 
-Every rank builds the whole network from one seed, as `fully_shard` and pipelines have nobody who hands values round,
-and keeps its part: the layers of its stages, of these what `tp` leaves it, and of that its shard.
+Every rank builds the whole network from one seed, because `fully_shard` and pipelines do not broadcast initial values.
+It then keeps its part: the layers of its stages, of those its `tp` part, and of that its shard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
 from ddpsim.scenarios.training.snapshot import History, Snapshot, merged, part_snapshot
 from ddpsim.scenarios.training.trainer import optimizer_of
 from ddpsim.scenarios.training.training import Action, Training
@@ -29,22 +29,22 @@ from ddpsim.scenarios.training.training import Action, Training
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What one rank has of a training."""
+    """The objects of one rank in a training."""
 
     training: Training
     layout: Parallel
     whole: Network
-    """Nobody trains it: batches are drawn for it."""
+    """The whole network, which is not trained: it draws the batches."""
     mesh: DeviceMesh
     models: tuple[Any, ...]
-    """Its stages, as they were wrapped."""
+    """Its stages, wrapped."""
     schedule: Any
     """None without pipelines."""
     optimizer: Any
 
     @property
     def is_pipelined(self) -> bool:
-        """True if layers are spread over ranks."""
+        """Return True if the layers are on several ranks."""
         return self.layout.pp > 1
 
 
@@ -60,10 +60,11 @@ def train(rank: int, training: Training) -> History:
     return (*history, _snapshot(job, None))
 
 
-# --- the parts of a rank ----------------------------------------------------------------------------------------------
+# --- the rank's part of the model -------------------------------------------------------------------------------------
 
 
 def _job(rank: int, training: Training) -> _Job:
+    """Build the mesh, the stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
     sizes = layout.dimensions
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -82,13 +83,13 @@ def _job(rank: int, training: Training) -> _Job:
 
 
 def _model(training: Training, layout: Parallel, mesh: DeviceMesh, stage: int) -> Any:
-    """A stage of the network, split and wrapped."""
+    """Return a stage of the network, split and wrapped."""
     network = training.network(0)
     if layout.pp > 1:
         network.keep(layout.layers_of(stage, len(network.layers_in_order())))
     if layout.tp > 1:
         _split(network, mesh["tp"])
-    if training.wrapper is Wrapper.DDP:
+    if training.wrapper is ModelWrapper.DDP:
         group = mesh[layout.data_dimensions].get_group()
         return DistributedDataParallel(network, process_group=group, **training.engine_options)  # type: ignore[arg-type]
     return _sharded(network, mesh[layout.data_dimensions], training.mixed_precision)
@@ -106,12 +107,12 @@ def _split(network: Network, mesh: DeviceMesh) -> None:
     has = dict(network.named_modules())
     here = {name: split for name, split in network.split.items() if isinstance(has.get(name), nn.Linear)}
     parallelize_module(network, mesh, {name: styles[split]() for name, split in here.items()})
-    for name in here:  # what they give is a view, about which `fully_shard` would warn
+    for name in here:  # their outputs are views, about which `fully_shard` would warn
         network.get_submodule(name).register_forward_hook(lambda module, inputs, output: output.clone())
 
 
 def _sharded(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
-    """With `fully_shard` on each of its units, and on the rest; over two dimensions copies along the first one."""
+    """Apply `fully_shard` to each unit, and to the rest; in a mesh of two dimensions the first one has copies."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype)
@@ -121,7 +122,7 @@ def _sharded(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> A
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:
-    """What is called within a module, with parameters that nothing else has; lists of modules are not called."""
+    """Yield the modules to shard: those that are called and have own parameters. Module lists are not called."""
     has = {name: list(child.parameters()) for name, child in module.named_children()}
     has[""] = list(module.parameters(recurse=False))
     for name, child in module.named_children():
@@ -141,28 +142,28 @@ def _schedule(layout: Parallel, mesh: DeviceMesh, models: Sequence[Any], numbers
         for model, number in zip(models, numbers, strict=True)
     ]
     own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
-    # Not `scale_grads`: that scales what earlier iterations have accumulated, too, and once more in each step.
+    # Not `scale_grads`: it also scales what earlier iterations have accumulated, again in each step.
     loss = partial(_share_of_loss, parts=layout.parts)
     return schedule_class(layout.schedule)(own, layout.parts, loss_fn=loss, scale_grads=False)
 
 
-def schedule_class(schedule: Schedule) -> Callable[..., Any]:
-    """torch's class of a schedule."""
+def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
+    """Return torch's class of a schedule."""
     from torch.distributed import pipelining
 
     classes = {
-        Schedule.GPIPE: pipelining.ScheduleGPipe,
-        Schedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
-        Schedule.INTERLEAVED_1F1B: pipelining.ScheduleInterleaved1F1B,
-        Schedule.LOOPED_BFS: pipelining.ScheduleLoopedBFS,
-        Schedule.INTERLEAVED_ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
-        Schedule.ZBV_ZERO_BUBBLE: pipelining.ScheduleZBVZeroBubble,
+        PipelineSchedule.GPIPE: pipelining.ScheduleGPipe,
+        PipelineSchedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
+        PipelineSchedule.INTERLEAVED_1F1B: pipelining.ScheduleInterleaved1F1B,
+        PipelineSchedule.LOOPED_BFS: pipelining.ScheduleLoopedBFS,
+        PipelineSchedule.INTERLEAVED_ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
+        PipelineSchedule.ZBV_ZERO_BUBBLE: pipelining.ScheduleZBVZeroBubble,
     }
     return cast(Callable[..., Any], classes[schedule])
 
 
 def refusal_of(layout: Parallel) -> str:
-    """What torch says against a pipeline of this layout; "" if it takes it. It needs no group."""
+    """Return torch's error for a pipeline of this layout; "" if torch accepts it. It needs no group."""
     stages = [
         SimpleNamespace(
             num_stages=layout.stages,
@@ -187,6 +188,7 @@ def refusal_of(layout: Parallel) -> str:
 
 
 def _iterate(job: _Job, rank: int, iteration: int) -> None:
+    """Run one iteration of a rank."""
     training = job.training
     action = training.action(rank, iteration)
     batch = training.batch(job.whole, job.layout.data_rank(rank), iteration)
@@ -238,12 +240,12 @@ def _mean_square(output: Tensor) -> Tensor:
 
 
 def _share_of_loss(output: Tensor, target: Tensor, parts: int) -> Tensor:
-    """What a micro-batch adds to the loss of its batch."""
+    """Return what a micro-batch adds to the loss of its batch."""
     return _mean_square(output) / parts
 
 
 def _clip(job: _Job, norm: float) -> None:
-    """As `clip_grad_norm_`, which takes no gradients of several meshes, and knows nothing of other stages."""
+    """Clip like `clip_grad_norm_`, which does not support gradients of several meshes, or other stages."""
     parameters = [each for model in job.models for each in _inner(model).parameters() if each.grad is not None]
     kinds: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
@@ -260,11 +262,12 @@ def _whole(tensor: Any) -> Tensor:
     return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
-# --- what a rank holds ------------------------------------------------------------------------------------------------
+# --- snapshots
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _inner(model: Any) -> Network:
-    """Without DDP's wrapper."""
+    """Return the network without DDP's wrapper."""
     return cast(Network, model.module if isinstance(getattr(model, "module", None), Network) else model)
 
 

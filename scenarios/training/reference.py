@@ -1,11 +1,10 @@
-"""Comparing what ranks hold with what plain training gives, within what rounding explains.
+"""Compare what ranks hold with plain training, within the error that rounding explains.
 
-Note [Tolerance]. How far rounding may carry a training off is not guessed: the oracle runs in float32 and in float64,
-and what lies between the two is how much rounding this very training shows in float32; in another dtype it is as much
-more or less as that is coarser or finer. Where a hook compresses gradients, what lies between the oracle with it and
-without it is added, of whatever tensor it changes most. Where the numbers come from a function of the scenario's own
-instead, the magnitude of the largest element of all tensors of the same kind stands for that: one tensor alone may be
-small because what it adds up nearly cancels, and its rounding is not.
+Note [Tolerance]. The tolerance is measured: the oracle runs in float32 and in float64, and the difference is the
+rounding that this training shows in float32. For another dtype it is scaled by how much coarser or finer that is. If a
+hook compresses gradients, the difference between the oracle with and without it is added, of the tensor that changes
+most. If the numbers come from a function of the scenario instead, the largest element of all tensors of the same kind
+replaces the measurement: one tensor alone may be small because its terms nearly cancel, while its rounding is not.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from ddpsim.scenarios.training.snapshot import History, Snapshot, Tensors
 from ddpsim.scenarios.training.training import Training
 
 _ROUNDINGS = 64
-"""So many times the rounding of the oracle, and of one operation on the largest element, may a training show."""
+"""The tolerance as a multiple of the oracle's rounding, and of one operation on the largest element."""
 _COMPRESSIONS = 8
-"""So many times what compression does to the oracle may it do to a training."""
+"""The tolerance as a multiple of the effect of compression on the oracle."""
 
 _KINDS = (
     (Code.DIVERGENCE_GRADIENTS, "gradients"),
     (Code.DIVERGENCE_PARAMETERS, "parameters"),
     (Code.DIVERGENCE_BUFFERS, "buffers"),
 )
-"""In the order in which a training computes them: what differs first is nearest to the cause."""
+"""The kinds in the order in which a training computes them: the first that differs is nearest to the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """One rank's history by the oracle in several arithmetics, see Note [Tolerance]."""
+    """One rank's history by the oracle in several precisions, see Note [Tolerance]."""
 
     coarse: History
     fine: History
@@ -50,13 +49,13 @@ class Reference:
 
     histories: tuple[History, ...]
     rounding: tuple[Rounding, ...] = ()
-    """By rank; () where nothing is known of it."""
+    """By rank; () if rounding was not measured."""
     dtype: torch.dtype = torch.float64
-    """The coarsest dtype that numbers are computed in, beside each tensor's own."""
+    """The coarsest dtype of the computation, in addition to each tensor's own."""
 
 
-class Difference(NamedTuple):
-    """A tensor that is not what it should be."""
+class TensorDifference(NamedTuple):
+    """A tensor with wrong values."""
 
     rank: int
     code: Code
@@ -67,11 +66,11 @@ class Difference(NamedTuple):
     actual: Tensor | None
     wanted: Tensor | None
     allowed: float
-    """How far they may be apart."""
+    """The largest error that is allowed."""
 
 
 def by_oracle(training: Training, world_size: int) -> Reference:
-    """What the oracle says of a declared training. Raises UsageError if it has nothing to say."""
+    """Return the oracle's results for a declared training. Raises UsageError if it has none."""
 
     coarse, fine = (
         oracle.train(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
@@ -85,11 +84,11 @@ def by_oracle(training: Training, world_size: int) -> Reference:
     return Reference(own, tuple(rounding), training.dtype)
 
 
-def first_differences(reference: Reference, returns: Sequence[object]) -> list[Difference]:
-    """What differs at the first moment at which something does, of the kind that is nearest to the cause.
+def first_differences(reference: Reference, returns: Sequence[object]) -> list[TensorDifference]:
+    """Return the differences at the first point in time that has any, of the kind nearest to the cause.
 
-    `returns` has a snapshot or a history of each rank; UsageError is raised for anything else. Moments are compared in
-    the order of iterations, and at each of them gradients before parameters before buffers.
+    `returns` has a snapshot or a history of each rank; UsageError is raised for anything else. Iterations are compared
+    in order, and in each of them gradients before parameters before buffers.
     """
     histories = [_history(rank, returned) for rank, returned in enumerate(returns)]
     longest = max(reference.histories, key=len)
@@ -118,14 +117,14 @@ def _history(rank: int, returned: object) -> History:
 
 
 def _moment(history: History, iteration: int | None) -> int | None:
-    """The index of a moment, which is known by its iteration; None if there is none."""
+    """Return the index of the snapshot after an iteration; None if there is none."""
     return next((index for index, moment in enumerate(history) if moment.iteration == iteration), None)
 
 
 def _differences(
     rank: int, returned: History, reference: Reference, iteration: int | None, code: Code, kind: str
-) -> Iterator[Difference]:
-    """The tensors of one kind in which a rank differs after an iteration."""
+) -> Iterator[TensorDifference]:
+    """Yield the tensors of one kind in which a rank differs after an iteration."""
     index = _moment(reference.histories[rank], iteration)
     if index is None:
         return  # a rank without that iteration
@@ -134,18 +133,18 @@ def _differences(
     actual: Tensors = {} if own is None else getattr(returned[own], kind)
     compressed = _compressed(reference, rank, index, kind)
     offsets = None if own is None else returned[own].offsets
-    for name, whole in expected.items():  # the reference need not have everything
+    for name, whole in expected.items():  # the reference may lack some tensors
         found = actual.get(name)
         if offsets is not None and name not in actual:
             continue  # another rank's part
         wanted = whole if offsets is None else _part(whole, found, offsets.get(name))
         allowed = _allowed(reference, rank, index, kind, name, whole, compressed)
         if (sides := _sides(found, wanted, allowed)) is not None:
-            yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
+            yield TensorDifference(rank, code, name, iteration, *sides, found, wanted, allowed)
 
 
 def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
-    """As much of a tensor as a rank has."""
+    """Return the part of a tensor that a rank has."""
     if whole is None or found is None or offset is None:
         return whole
     for dimension, (start, length) in enumerate(zip(offset, found.shape, strict=True)):
@@ -153,8 +152,8 @@ def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | 
     return whole
 
 
-def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Difference]:
-    """Parameters that all ranks' parts together do not make."""
+def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
+    """Yield parameters that the parts of all ranks do not cover."""
     moments = [history[index] for history in histories if (index := _moment(history, expected.iteration)) is not None]
     if len(moments) < len(histories) or any(each.offsets is None for each in moments):
         return
@@ -170,7 +169,7 @@ def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Dif
         if not is_held.all():
             for rank in range(len(histories)):
                 left = f"{int(is_held.sum())} of {is_held.numel()} elements on all ranks together"
-                yield Difference(
+                yield TensorDifference(
                     rank, Code.DIVERGENCE_PARAMETERS, name, expected.iteration, left, "all", None, whole, 0.0
                 )
 
@@ -178,7 +177,7 @@ def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Dif
 def _allowed(
     reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None, compressed: float
 ) -> float:
-    """How far a tensor may be off, see Note [Tolerance]."""
+    """Return the largest allowed error of a tensor, see Note [Tolerance]."""
     if wanted is None or not wanted.is_floating_point():
         return 0.0
     step = max(torch.finfo(wanted.dtype).eps, torch.finfo(reference.dtype).eps)
@@ -193,7 +192,7 @@ def _allowed(
 
 
 def _compressed(reference: Reference, rank: int, index: int, kind: str) -> float:
-    """What compression does to any tensor of a kind: one tensor alone may be lucky."""
+    """Return the effect of compression on any tensor of a kind: on one tensor it may be small by chance."""
     if not reference.rounding or reference.rounding[rank].uncompressed is reference.rounding[rank].fine:
         return 0.0
     rounding = reference.rounding[rank]
@@ -206,7 +205,7 @@ def _compressed(reference: Reference, rank: int, index: int, kind: str) -> float
 
 
 def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
-    """What is there and what should be, where they differ most; None if they agree."""
+    """Return the found and the expected value where they differ most; None if they agree."""
     if actual is None or wanted is None:
         return None if actual is wanted else (_text(actual), _text(wanted))
     if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
@@ -226,7 +225,7 @@ def _text(tensor: Tensor | None) -> str:
 
 
 def _largest(tensor: Tensor) -> float:
-    """The largest magnitude of its finite elements: where numbers overflow, that says nothing about rounding."""
+    """Return the largest magnitude of its finite elements; an overflow does not measure rounding."""
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 

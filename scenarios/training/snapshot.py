@@ -1,4 +1,4 @@
-"""Snapshots: what a model holds at one moment, by name, so that two trainings can be compared."""
+"""Snapshots: what a model holds after an iteration, by name, so that two trainings can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensors: TypeAlias = "Mapping[str, Tensor | None]"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copies of a model's tensors, by name; a gradient that there is none of is None."""
+    """Copies of a model's tensors, by name; None for a missing gradient."""
 
     parameters: Tensors
     buffers: Tensors
@@ -21,15 +21,15 @@ class Snapshot:
     iteration: int | None = None
     """The iteration that it was taken after, from 0; None at the end of the training."""
     offsets: Mapping[str, tuple[int, ...]] | None = None
-    """Of a part of a model: where each of its parameters begins in that of the whole. None of a whole model."""
+    """For a part of a model: the offset of each of its parameters in the whole one. None for a whole model."""
 
 
 History: TypeAlias = "tuple[Snapshot, ...]"
-"""What one rank had after each of its iterations, and at the end."""
+"""The snapshots of one rank, after each of its iterations and at the end."""
 
 
 def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
-    """What `module` holds now."""
+    """Return copies of what `module` holds now."""
     return Snapshot(
         {name: _copy(parameter) for name, parameter in module.named_parameters()},
         {name: _copy(buffer) for name, buffer in module.named_buffers()},
@@ -39,7 +39,7 @@ def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool
 
 
 def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
-    """What a rank holds of a model now: of a DTensor its own shard. It communicates nothing."""
+    """Return what a rank holds of a model now: of a DTensor its own shard. This communicates nothing."""
     own = list(module.named_parameters())
     return Snapshot(
         {name: _copy(_local(parameter)) for name, parameter in own},
@@ -51,7 +51,7 @@ def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients:
 
 
 def merged(parts: Sequence[Snapshot]) -> Snapshot:
-    """One snapshot of several parts of one model."""
+    """Join snapshots of several parts of one model."""
     return Snapshot(
         {name: tensor for part in parts for name, tensor in part.parameters.items()},
         {name: tensor for part in parts for name, tensor in part.buffers.items()},
@@ -76,7 +76,7 @@ def _offset(tensor: Any) -> tuple[int, ...]:
 
 
 def together(snapshots: Mapping[str, Snapshot]) -> Snapshot:
-    """One snapshot of several models, each with a prefix to its names."""
+    """Join snapshots of several models, each with a prefix for its names."""
     first = next(iter(snapshots.values()))
     if len(snapshots) == 1:
         return first

@@ -56,7 +56,7 @@ def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> An
     kind = _OPTIMIZERS[choice.name]
     if not choice.is_sharded:
         return kind(parameters, **options)
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # takes seconds to import, and few need it
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # takes seconds to import, and is rarely needed
 
     return ZeroRedundancyOptimizer(parameters, kind, **options)
 
@@ -76,7 +76,7 @@ def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteratio
         loss = forward(model)
         if action.has_backward:
             loss.backward()
-    # What decides for all ranks must be the same on all.
+    # A decision for all ranks must be the same on all.
     decisive = agree("loss", _summed(loss).item()) if training.reduces_loss else 0.0
     if action is Action.TRAIN and abs(decisive) != float("inf"):
         optimizer.step()
@@ -88,7 +88,7 @@ def _loss(model: Any, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
 
 
 def _wrapped(training: Training, index: int, rank: int) -> Any:
-    # Every rank begins with values of its own, so that only DDP makes them those of rank 0.
+    # Every rank begins with its own values, so that only DDP can make them equal to rank 0's.
     network = training.network(index, seed=training.seed + rank)
     model = DistributedDataParallel(network, **training.engine_options)  # type: ignore[arg-type]
     if training.communication_hook is not None:
@@ -115,9 +115,9 @@ def _average_buffers(model: Any) -> None:
 
 
 def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
-    """The join of the models, and of optimizers that communicate; ours if there are only models of ours in it."""
+    """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
     if training.join is None:
-        return nullcontext()  # making a join context already changes what forwards communicate
+        return nullcontext()  # a join context alone changes what forwards communicate
     options = {
         "divide_by_initial_world_size": training.join.divide_by_initial_world_size,
         "throw_on_early_termination": training.join.throw_on_early_termination,
@@ -140,7 +140,7 @@ def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
 
 
 def _summed(loss: Tensor) -> Tensor:
-    """The loss of all ranks."""
+    """Return the loss of all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total

@@ -1,7 +1,7 @@
 """A declared training: what is trained, on what, and what each rank does in each iteration, as frozen values.
 
-`trainer.py` runs it on the ranks of a process group, or `parallel_trainer.py` where it is laid out over a mesh;
-`oracle.py` says what must come of it. All draw the same networks and batches from here.
+`trainer.py` runs it on the ranks of a process group, or `parallel_trainer.py` if it has a mesh. `oracle.py` computes
+the expected result. All draw the same networks and batches from here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from ddpsim.scenarios.training.models import Network, make
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 
 Options = Mapping[str, object]
 
 MOST = 100_000
-"""No rank has more iterations, and no batch more rows: it would be a mistake, and take hours."""
+"""The most iterations of a rank, and rows of a batch: more would be a mistake, and take hours."""
 LARGEST = 2**63 - 1
-"""No whole number is larger: torch would not take it."""
+"""The largest whole number that torch accepts."""
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
@@ -38,54 +38,54 @@ class Action(str, Enum):
     SKIP = "skip"
     """Nothing at all."""
     SKIP_BACKWARD = "skip_backward"
-    """Forward only, as for a batch whose loss is not finite."""
+    """Forward only, as after a batch whose loss is not finite."""
     SKIP_STEP = "skip_step"
-    """Forward and backward, and no optimizer step."""
+    """Forward and backward, but no optimizer step."""
     EVALUATE = "evaluate"
     """A forward through the wrapper, in evaluation mode and without gradients."""
     EVALUATE_INNER = "evaluate_inner"
-    """The same through the inner module."""
+    """The same, but through the inner module."""
 
     @property
     def has_forward(self) -> bool:
-        """True for a forward through the wrapper with gradients."""
+        """Return True for a forward through the wrapper with gradients."""
         return self not in (Action.SKIP, Action.EVALUATE, Action.EVALUATE_INNER)
 
     @property
     def has_backward(self) -> bool:
-        """True for a forward that a backward follows."""
+        """Return True for a forward with a following backward."""
         return self in (Action.TRAIN, Action.ACCUMULATE, Action.SKIP_STEP)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkChoice:
-    """A network by name, with its options; see models.py."""
+    """A network by name, with its options; see models/catalog.py."""
 
     name: str = "linear"
     options: Options = field(default_factory=dict)
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a training that stands in a file as it is, a key for each field. What it may hold is checked there."""
+class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a training that a file has as a table, with a key for each field. Reading checks the values."""
 
 
-class Exceptional(Part, frozen=True):
-    """What some ranks do otherwise in some iterations; the last one that fits counts."""
+class Exceptional(TrainingPart, frozen=True):
+    """What some ranks do differently in some iterations; the last exception that fits counts."""
 
     ranks: tuple[Whole, ...] | None = None
     """None for all ranks."""
     iterations: tuple[Whole, ...] | None = None
-    """From 0; None for all."""
+    """Iterations from 0; None for all."""
     action: Action | None = None
     uses: tuple[str, ...] | None = None
-    """The branches of the networks that the batch goes through; None for all."""
+    """The branches of the networks that the batch uses; None for all."""
 
     def fits(self, rank: int, iteration: int) -> bool:
-        """True if it is about this rank and iteration."""
+        """Return True if it applies to this rank and iteration."""
         return (self.ranks is None or rank in self.ranks) and (self.iterations is None or iteration in self.iterations)
 
 
-class Rule(Part, frozen=True):
+class Rule(TrainingPart, frozen=True):
     """How many iterations a rank has: `start + step * (rank modulo cycle)`, at least 0."""
 
     start: Annotated[int, Meta(ge=0, le=MOST)] = 3
@@ -93,11 +93,11 @@ class Rule(Part, frozen=True):
     cycle: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
 
     def __call__(self, rank: int) -> int:
-        """For one rank."""
+        """Return the number for one rank."""
         return max(0, self.start + self.step * (rank if self.cycle is None else rank % self.cycle))
 
 
-class JoinTerms(Part, frozen=True):
+class JoinTerms(TrainingPart, frozen=True):
     """The arguments of `join`."""
 
     divide_by_initial_world_size: bool = True
@@ -112,8 +112,8 @@ class OptimizerName(str, Enum):
     ADAMW = "adamw"
 
 
-class OptimizerChoice(Part, frozen=True, rename={"is_sharded": "sharded"}):
-    """An optimizer; with `is_sharded` inside a ZeroRedundancyOptimizer, each rank stepping a part of the parameters."""
+class OptimizerChoice(TrainingPart, frozen=True, rename={"is_sharded": "sharded"}):
+    """An optimizer; with `is_sharded` in a ZeroRedundancyOptimizer: each rank updates a part of the parameters."""
 
     name: OptimizerName = OptimizerName.SGD
     learning_rate: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.05
@@ -122,7 +122,7 @@ class OptimizerChoice(Part, frozen=True, rename={"is_sharded": "sharded"}):
 
 
 class CommunicationHook(str, Enum):
-    """torch's communication hooks that can be declared, by the names of its module default_hooks."""
+    """torch's communication hooks that can be declared, by their names in its module default_hooks."""
 
     ALLREDUCE = "allreduce"
     FP16_COMPRESS = "fp16_compress"
@@ -135,10 +135,10 @@ _PLAIN_SGD = OptimizerChoice()
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A declared training. `iterations` is a number for each rank, or a rule for any world."""
+    """A declared training. `iterations` is a number for each rank, or a rule for any world size."""
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
-    """Each is wrapped on its own, with an optimizer of its own; an iteration trains one after the other."""
+    """Each is wrapped separately, with its own optimizer; an iteration trains one after the other."""
     iterations: tuple[int, ...] | Rule = _THREE
     rows: tuple[int, ...] | int = 4
     """Samples in a batch; by rank, or for all."""
@@ -150,61 +150,61 @@ class Training:
     averages_buffers: bool = False
     """A buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """The loop adds up each loss over the ranks, an all_reduce of its own, and makes no step if it is infinite."""
+    """The loop sums each loss over the ranks, with its own all_reduce, and skips the step if it is infinite."""
     exceptions: tuple[Exceptional, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
-    wrapper: Wrapper = Wrapper.DDP
+    wrapper: ModelWrapper = ModelWrapper.DDP
     parallel: Parallel | None = None
-    """None for data parallelism alone, over all ranks."""
+    """None for data parallelism only, over all ranks."""
     accumulation: int = 1
-    """All iterations but every so manieth accumulate, unless exceptions say something else."""
+    """Only every N-th iteration steps and the others accumulate, unless exceptions say something else."""
     mixed_precision: torch.dtype | None = None
-    """In which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
+    """The dtype in which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
     recomputes: bool = False
-    """Activation checkpointing: the backward computes each layer anew."""
+    """Activation checkpointing: the backward recomputes each layer."""
     clip_norm: float | None = None
-    """The largest norm of all gradients together; larger ones are scaled down before the step."""
+    """The largest norm of all gradients together; larger gradients are scaled down before the step."""
 
     @property
     def needs_mesh(self) -> bool:
-        """True if it takes more than `trainer.py` has, and `parallel_trainer.py` runs it."""
-        return self.wrapper is not Wrapper.DDP or self.parallel is not None or self.clip_norm is not None
+        """Return True if it needs `parallel_trainer.py`, because `trainer.py` does not support its options."""
+        return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> Parallel:
-        """How it lies over the ranks of a world."""
+        """Return its layout over the ranks of a world."""
         return self.parallel or Parallel(dp=world_size)
 
     def count(self, rank: int) -> int:
-        """How many iterations a rank has."""
+        """Return how many iterations a rank has."""
         return self.iterations(rank) if isinstance(self.iterations, Rule) else self.iterations[rank]
 
     def action(self, rank: int, iteration: int) -> Action:
-        """What a rank does in an iteration."""
+        """Return what a rank does in an iteration."""
         actions = [each.action for each in self.exceptions if each.action is not None and each.fits(rank, iteration)]
         if actions:
             return actions[-1]
         return Action.ACCUMULATE if (iteration + 1) % self.accumulation else Action.TRAIN
 
     def uses(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
-        """The branches of `network` that a rank's batch goes through; None for all."""
+        """Return the branches of `network` that a rank's batch uses; None for all."""
         used = [each.uses for each in self.exceptions if each.uses is not None and each.fits(rank, iteration)]
         return tuple(branch for branch in network.branches if branch in used[-1]) if used else None
 
     def network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
-        """A new network, as rank 0 has it unless another seed is given."""
+        """Return a new network, with rank 0's values unless another seed is given."""
         choice = self.networks[index]
         made = make(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
         made.recomputes = self.recomputes
         return made
 
     def batch(self, network: Network, rank: int, iteration: int) -> Tensor:
-        """A rank's batch of an iteration, the same for whoever asks."""
+        """Return a rank's batch of an iteration, the same on each call."""
         rows = self.rows if isinstance(self.rows, int) else self.rows[rank]
         generator = torch.Generator().manual_seed((self.seed * 1009 + rank) * 1009 + iteration)
         return network.batch(rows, generator)
 
     @property
     def fits_every_world(self) -> bool:
-        """True if nothing is given rank by rank, so that it makes sense in a world of any size."""
+        """Return True if it has no per-rank values, so that it fits any world size."""
         return isinstance(self.iterations, Rule) and isinstance(self.rows, int) and self.parallel is None

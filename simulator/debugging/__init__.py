@@ -1,6 +1,6 @@
-"""Debuggers in ranks: what pdb finds there, and the commands that look at all ranks of an execution.
+"""pdb inside ranks: the debugger itself, and its commands that show all ranks of an execution.
 
-A debugger runs where the program stands that it looks into: on the thread of a rank, or in its process. What it
-writes and reads goes to whoever started the execution, and what it asks of the others is answered from a plain view of
-the kernel's state (`answers.py`). While it has the word nobody else runs, and no limit does.
+A debugger runs on the thread, or in the process, of the rank that it debugs. The thread that started the execution
+reads its input and writes its output. Its questions about other ranks are answered from an immutable view of the
+kernel's state (`answers.py`). While a debugger is open, no other rank runs and the time limits are paused.
 """

@@ -1,4 +1,4 @@
-"""What a debugger says of all ranks, from a plain view of an execution: pure."""
+"""The texts that debugger commands about all ranks print: pure functions of a view of the execution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.session_host import CannotError, Topic
-from ddpsim.simulator.debugging.stacks import alike
+from ddpsim.simulator.debugging.stacks import equal_stacks
 from ddpsim.simulator.diagnosis.deadlock import rows_of
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, table
@@ -16,42 +16,42 @@ from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.wording import rank_list, ranks_by
 
 _MOST_CALLS = 16
-"""So many of the latest calls are told."""
+"""The number of latest calls that `calls` shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An execution as it stands."""
+    """The state of an execution at one point in time."""
 
     snapshot: Snapshot
     running: int | None = None
     """The rank that has the baton."""
     here: int | None = None
-    """The rank in which the debugger that asks has the word."""
+    """The rank that the debugger is in."""
     findings: tuple[Finding, ...] = ()
-    """What was found; also calls that do not agree although others have not come yet."""
+    """The findings so far, including calls that already differ although other ranks have not made theirs yet."""
     enabled: frozenset[int] = frozenset()
-    """The ranks that can go on, the running one among them."""
+    """The ranks that can run, including the running one."""
     places: Mapping[int, Site] = field(default_factory=dict)
-    """The line of its program at which a rank stands, as far as it is known."""
+    """The current line of each rank's program, if known."""
     stacks: Mapping[int, str] = field(default_factory=dict)
-    """Where ranks stand, as tracebacks have it."""
+    """The stack of each rank, formatted as in a traceback."""
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.snapshot.ranks)
 
 
 def answer(topic: Topic, argument: str, view: View) -> str:
-    """What is said of a topic. Raises CannotError for an argument that it does not have."""
+    """Return the text that a command prints. Raises CannotError for an argument that the command does not take."""
     if argument and topic is not Topic.CALLS:
-        raise CannotError(f"{topic.value} takes no word behind it, found {argument!r}: leave it out")
+        raise CannotError(f"{topic.value} takes no argument, found {argument!r}")
     return _ANSWERS[topic](view) if topic is not Topic.CALLS else calls_text(view, argument)
 
 
 def ranks_text(view: View) -> str:
-    """A line for each rank: what it does or waits for, and where."""
+    """Return one line for each rank: what it does or waits for, and where."""
     return "\n".join(table([row for rank in range(view.world_size) for row in _rows(view, rank)]))
 
 
@@ -59,7 +59,7 @@ def _rows(view: View, rank: int) -> list[Row]:
     snapshot = view.snapshot.ranks[rank]
     if rank not in view.enabled and (snapshot.state is not RankState.WAITING or snapshot.waits):
         return rows_of(view.snapshot, snapshot)
-    what = "stands here" if rank == view.here else "has the turn" if rank == view.running else "can go on"
+    what = "paused here" if rank == view.here else "running" if rank == view.running else "can run"
     last = snapshot.last_call
     after = f"after {last.operation} #{last.sequence}" if last else "before its first call"
     place = str(view.places.get(rank) or (last.site if last else ""))
@@ -68,14 +68,14 @@ def _rows(view: View, rank: int) -> list[Row]:
 
 
 def slots_text(view: View) -> str:
-    """The calls that wait for others, who has come and who is missing; that calls differ which met."""
+    """Return the calls that wait for other ranks, with the ranks that arrived and the missing ones."""
     lines = []
     for slot in view.snapshot.open_slots:
         lines.append(f"  {slot.calls[0]}   {_presence(slot)}")
         sides = ranks_by((call.rank, f"{call.location}{_origin(call)}") for call in slot.calls)
         lines += [f"    {rank_list(ranks)}  {side}" for side, ranks in sides.items()]
     if any(finding.code.startswith("mismatch.") for finding in view.findings):
-        lines.append("  the calls of a slot differ: why tells them")
+        lines.append("  the calls of a slot differ: type `why` to see how")
     return "\n".join(lines) or "  no call waits for another"
 
 
@@ -84,7 +84,7 @@ def _presence(slot: OpenSlot) -> str:
         return slot.presence
     other = "any rank" if slot.any_suffices else rank_list(slot.missing)
     sender = slot.calls[0].operation == "send"
-    return f"{rank_list(slot.arrived)} sends, {other} has not come" if sender else f"nothing from {other} yet"
+    return f"{rank_list(slot.arrived)} sends, {other} has not received" if sender else f"nothing from {other} yet"
 
 
 def _origin(call: Call) -> str:
@@ -92,16 +92,14 @@ def _origin(call: Call) -> str:
 
 
 def calls_text(view: View, argument: str = "") -> str:
-    """The latest calls, a line each: whose they are, where, and whether they still wait."""
+    """Return the latest calls, one line each: the rank, the source line, and whether the call still waits."""
     if argument and not (argument.isdecimal() and int(argument) < view.world_size):
-        raise CannotError(
-            f"rank is {argument!r}, expected one of 0 to {view.world_size - 1}: give one, or none for all"
-        )
+        raise CannotError(f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks")
     chosen = [call for call in view.snapshot.issued if not argument or call.rank == int(argument)]
     waiting = {id(call) for slot in view.snapshot.open_slots for call in slot.calls}
     lines = _lines_of_calls(chosen[-_MOST_CALLS:], lambda call: id(call) in waiting)
     more = len(chosen) - _MOST_CALLS
-    return "\n".join([f"  ... {more} before these"] * (more > 0) + lines) or "  no call yet"
+    return "\n".join([f"  ... {more} earlier calls"] * (more > 0) + lines) or "  no call yet"
 
 
 def _lines_of_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
@@ -116,12 +114,12 @@ def _lines_of_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> lis
 
 
 def why_text(view: View) -> str:
-    """What was found; or what can be said before: calls that will not agree, and who waits for whom."""
+    """Return the findings; if there are none yet, which ranks can run and which ranks wait for which."""
     if view.findings:
         return "\n\n".join(finding.body for finding in view.findings)
     lines = ["  nothing is wrong so far"]
     if view.enabled:
-        lines.append(f"  {rank_list(view.enabled)} can go on")
+        lines.append(f"  {rank_list(view.enabled)} can run")
     for waiting in WaitGraph(view.snapshot).waiting():
         others = sorted({who.rank for who in waiting.waits_for})
         for_whom = (
@@ -132,10 +130,10 @@ def why_text(view: View) -> str:
 
 
 def where_text(view: View) -> str:
-    """The stacks of all ranks, innermost last; of ranks that stand alike once."""
-    told = [(rank, view.stacks.get(rank) or f"  {_ended(view, rank)}") for rank in range(view.world_size)]
+    """Return the stacks of all ranks, innermost frame last; ranks with equal stacks share one."""
+    stacks = [(rank, view.stacks.get(rank) or f"  {_ended(view, rank)}") for rank in range(view.world_size)]
     lines = []
-    for ranks, text in alike(told):
+    for ranks, text in equal_stacks(stacks):
         is_stack = any(rank in view.stacks for rank in ranks)
         if not is_stack and len(ranks) > 1:
             text = text.replace("  has ", "  have ", 1)

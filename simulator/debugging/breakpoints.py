@@ -1,7 +1,7 @@
-"""Breakpoints hold in all ranks: pdb keeps one table of them in a process, and heeds it in the threads that it traces.
+"""Breakpoints that apply to all ranks. pdb keeps one table of breakpoints per process.
 
-The table of the process that started an execution is the one that counts: runs that come after it find it there.
-Counts of hits, and what `commands` says is to be done at one, stay with the debugger that has them.
+The table of the process that started the execution is authoritative: later runs in that process use it, too. Hit
+counts and the `commands` of a breakpoint stay with the debugger in which they were made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Breakpoint(NamedTuple):
-    """One of them, as pdb knows it."""
+    """One breakpoint of pdb, as a value."""
 
     number: int
     file: str
@@ -24,22 +24,22 @@ class Breakpoint(NamedTuple):
 
 
 class Breakpoints(NamedTuple):
-    """All of a process."""
+    """All breakpoints of a process."""
 
     those: tuple[Breakpoint, ...] = ()
     next_number: int = 1
 
 
 def breakpoints() -> Breakpoints:
-    """Those of this process. Who has none need not import pdb's base."""
+    """Return the breakpoints of this process. Does not import `bdb`: without it there are no breakpoints."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()
     those = [each for each in bdb.Breakpoint.bpbynumber if each is not None]
-    return Breakpoints(tuple(map(_told, those)), bdb.Breakpoint.next)
+    return Breakpoints(tuple(map(_as_value, those)), bdb.Breakpoint.next)
 
 
-def _told(point: Any) -> Breakpoint:
+def _as_value(point: Any) -> Breakpoint:
     return Breakpoint(
         point.number,
         point.file,
@@ -53,7 +53,7 @@ def _told(point: Any) -> Breakpoint:
 
 
 def put(all_of_them: Breakpoints) -> None:
-    """Let this process have these, and no others."""
+    """Replace all breakpoints of this process by these."""
     if all_of_them == breakpoints():
         return
     import bdb

@@ -1,4 +1,4 @@
-"""The kernel of a run that is debugged: the same, and a director may stop it before a step and before its end."""
+"""The kernel of a run under `ddpsim debug`. A director can pause it before any step and before its end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddpsim.simulator.kernel.states import Ending, Life, Phase
 from ddpsim.simulator.kernel.tasks import Task
 
 _FOUND = (Ending.DEADLOCK, Ending.MISMATCH, Ending.STEPS, Ending.POLLS)
-"""Endings of which a debugger can say why: each rank stands where it came to."""
+"""Endings that a debugger can explain: every rank is still at the line that it reached."""
 
 
 class _WatchedLife(Life):
-    """Says that it is going to end before it does."""
+    """A `Life` that calls a function before the run ends."""
 
     def __init__(self, before_end: Callable[[Ending], None]) -> None:
         super().__init__()
@@ -27,22 +27,22 @@ class _WatchedLife(Life):
     def stop(self, ending: Ending) -> None:
         before_end = self._before_end
         if self.phase is Phase.RUNNING and ending in _FOUND and before_end is not None:
-            self._before_end = None  # once: what ends it meanwhile has the last word
+            self._before_end = None  # only once: the call itself may end the run
             before_end(ending)
         super().stop(ending)
 
 
 class DirectedKernel(Kernel):
-    """Takes what `Kernel` takes, and a director."""
+    """A `Kernel` that asks a director where to pause."""
 
     def __init__(self, world_size: int, director: Director, *, are_threads: bool, **terms: Any) -> None:
-        """`are_threads`: a rank is where it issues a call; one that is a process has gone on since."""
+        """`are_threads`: a rank is still at the call that it issues. A rank process may already have run further."""
         super().__init__(world_size, policy=director, **terms)
         self._director = director
         self._are_threads = are_threads
         self.run.life = _WatchedLife(self._at_finding)
         self._due: dict[int, str] = {}
-        """The ranks that are to stop at their next request, and why."""
+        """The ranks that pause at their next request, each with the reason."""
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running task."""
@@ -57,7 +57,7 @@ class DirectedKernel(Kernel):
         return super().handle(request)
 
     def resume(self, task: Task) -> Answer:
-        """A task has got the baton."""
+        """Continue a task that has received the baton."""
         self.run.running = task
         has_begun = bool(task.scripts)
         if self._is_running and has_begun and task.is_main and self._director.goes_on(task.rank_number):
@@ -69,7 +69,7 @@ class DirectedKernel(Kernel):
     @property
     def _me(self) -> Task:
         me = self.run.running
-        assert me is not None, "nobody has the baton"
+        assert me is not None, "no task has the baton"
         return me
 
     @property
@@ -82,13 +82,15 @@ class DirectedKernel(Kernel):
             self._due[call.rank] = f"step {self.run.steps}: rank {call.rank} makes {call}"
 
     def _stop_before(self) -> None:
-        """Before a request at which the running rank may be overtaken."""
+        """Pause, if the goal is here, before a request at which another rank may run first."""
         rank, steps = self._me.rank_number, self.run.steps
         if not self._is_running:
             return
         self._stop_at_call()
         is_due = self._director.is_at_request(steps)
-        if is_due or (self._me.is_main and self._director.goes_on(rank)):  # which had not begun when it was chosen
+        if is_due or (
+            self._me.is_main and self._director.goes_on(rank)
+        ):  # a rank that had not begun when it was chosen
             self._director.stop_before(rank, f"step {steps}: rank {rank} is next")
 
     def _stop_at_call(self) -> None:
@@ -101,8 +103,8 @@ class DirectedKernel(Kernel):
             self._director.stop(self._me.rank_number, header)
 
     def _at_finding(self, ending: Ending) -> None:
-        """Stop in a rank that is to blame, or else in one that waits: the program of who ended is gone."""
-        self._stop_at_call()  # a rank that is a process has gone on since
+        """Pause in a culprit rank, or else in a waiting one. A rank that has ended has no program to look at."""
+        self._stop_at_call()  # a rank process has run further since its call
         if not self._is_running:
             return
         findings = self.run.findings

@@ -1,4 +1,7 @@
-"""Says of a run that is debugged where it stops, and who runs: a policy by hand, over the choices of a recorded one."""
+"""The director of a debugged run: it decides where the run pauses and which rank runs next.
+
+It is a scheduling policy: it first replays recorded choices, then takes those that the user types.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,18 @@ from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.runtime.prompt_server import ReadLine, read_line
 
 Save = Callable[[tuple[int, ...], str], str]
-"""Keeps the choices that were made, under a name or none: what to say then. Raises CannotError."""
+"""Saves the choices made so far, under a name or "", and returns the reply to the user. Raises CannotError."""
 
 
 class DebuggerOpener(Protocol):
-    """Where a directed run stops."""
+    """Opens a debugger where a directed run pauses."""
 
     def stop(self, rank: int, header: str) -> None:
-        """Let a debugger have the word in a rank until it lets the program go on. The run may be over then."""
+        """Open a debugger in a rank until the user continues the program. The run may have ended then."""
 
 
 class Director:
-    """Of one run. As a policy it gives the recorded choices, then what was chosen by hand, else the default."""
+    """The director of one run. As a policy it gives the recorded choices, then the user's, else the default."""
 
     def __init__(
         self,
@@ -48,19 +51,19 @@ class Director:
         read: ReadLine = read_line,
         save: Save | None = None,
     ) -> None:
-        """`choices` are those of the past. `goal` is where to stop first; None for a finding."""
+        """`choices` are the recorded ones. `goal` is where to pause first; None means at the first finding."""
         self.goal = goal
         self.start = start
-        """How the ranks start; None for the way that goes with the program."""
+        """How the ranks start; None for the default of the program."""
         self.read = read
         self.opener: DebuggerOpener | None = None
-        """Whoever runs the ranks puts itself here."""
+        """Set by the code that runs the ranks."""
         self._requests = 0
-        """At which ranks may be overtaken: each is a step, or more if the rank has to wait."""
+        """The number of requests so far at which another rank may run first."""
         self._is_made = True
-        """The latest of them; not so where the run stops before it."""
+        """False while the run is paused before the latest of these requests."""
         self._call: CallOfRank | None = None
-        """Where it stops at a call, which a rank that is a process has issued by then."""
+        """The call at which the run is paused. A rank process has already issued it."""
         self._choices = tuple(choices)
         self._made = 0
         self._wish: int | None = None
@@ -69,7 +72,7 @@ class Director:
     # --- the policy ---------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Which option is taken."""
+        """Return the index of the option to take."""
         self._made += 1
         if self._made <= len(self._choices):
             return self._choices[self._made - 1] % len(options)
@@ -82,11 +85,11 @@ class Director:
 
     @property
     def starts_in(self) -> int | None:
-        """The rank with whose program a debugger begins."""
+        """The rank in whose first line the run pauses; None if the goal is another one."""
         return self.goal.rank if isinstance(self.goal, AtStart) else None
 
     def is_at_request(self, steps: int) -> bool:
-        """A rank is about to ask for something, after so many steps: True if the run is to stop before."""
+        """Count a request that a rank is about to make, at step `steps`. True if the run pauses before it."""
         self._requests += 1
         goal = self.goal
         if isinstance(goal, AtRequest):
@@ -94,7 +97,7 @@ class Director:
         return isinstance(goal, AtStep) and steps >= goal.step
 
     def stop_before(self, rank: int, header: str) -> None:
-        """Stop before what a rank is about to ask for."""
+        """Pause before the request that a rank is about to make."""
         self._is_made = False
         try:
             self.stop(rank, header)
@@ -102,7 +105,7 @@ class Director:
             self._is_made = True
 
     def is_at_call(self, call: Call, number: int) -> bool:
-        """True if it is to stop at this call, of which its rank has made so many before."""
+        """True if the run pauses at this call, which is call `number` of its rank, counted from 0."""
         goal, here = self.goal, CallOfRank(call.rank, number)
         is_it = (
             (isinstance(goal, NextCall) and goal.rank == call.rank)
@@ -114,26 +117,26 @@ class Director:
         return is_it
 
     def goes_on(self, rank: int) -> bool:
-        """True if it is to stop where this rank goes on."""
+        """True if the run pauses where this rank runs next."""
         return isinstance(self.goal, GoesOn) and self.goal.rank == rank
 
     def stop(self, rank: int, header: str, *, steps: int | None = None) -> None:
-        """Stop here. `steps` are those of a run that is at its end. What the debugger says next is the next goal."""
+        """Pause here. `steps` is given at the end of a run. The next debugger command sets the next goal."""
         header = f"{self.missed(steps)}\n{header}" if steps is not None and self.missed(steps) else header
         self.goal = None
-        assert self.opener is not None, "somebody runs the ranks"
+        assert self.opener is not None, "the code that runs the ranks sets it"
         try:
             self.opener.stop(rank, header)
         finally:
             self._call = None
 
     def missed(self, steps: int) -> str:
-        """Where a run that ended after so many steps was to stop and has not; "" if there is nothing of the kind."""
+        """Return a line on the goal that a run of `steps` steps did not reach; "" if it missed none."""
         goal = self.goal
         if isinstance(goal, AtStep) and goal.step > steps:
             return f"there is no step {goal.step}: the run ends at step {steps}"
         if isinstance(goal, UntilCall):
-            return f"no rank came to {goal.operation} #{goal.sequence} from there on"
+            return f"no rank reached {goal.operation} #{goal.sequence} after that"
         if isinstance(goal, (NextCall, CallOfRank)):
             return f"rank {goal.rank} made no more calls"
         return ""
@@ -141,7 +144,7 @@ class Director:
     # --- what is typed ------------------------------------------------------------------------------------------------
 
     def obey(self, command: str, rank: int, run: Run, choices: Callable[[], tuple[int, ...]]) -> str:
-        """Do what a debugger in a rank says; what to say to that. Raises CannotError, and GoBackError."""
+        """Carry out a command typed in a rank's debugger and return the reply. Raises CannotError and GoBackError."""
         word, _, argument = command.partition(" ")
         self.goal = None
         if word == "next":
@@ -158,7 +161,7 @@ class Director:
                 made = self._call.number
             raise GoBackError(call_before(rank, made), choices())
         elif argument.strip():
-            raise CannotError(f"back takes `call` or nothing, found {argument.strip()!r}: leave it out")
+            raise CannotError(f"back takes `call` or no argument, found {argument.strip()!r}")
         else:
             raise GoBackError(step_before(self._requests, is_made=self._is_made), choices())
         return ""
@@ -166,17 +169,15 @@ class Director:
     def _switch(self, argument: str, run: Run) -> None:
         ranks = run.ranks
         if not argument.isdecimal() or int(argument) >= len(ranks):
-            raise CannotError(f"rank is {argument!r}, expected one of 0 to {len(ranks) - 1}: as in `switch 0`")
+            raise CannotError(f"rank is {argument!r}, expected 0 to {len(ranks) - 1}, as in `switch 0`")
         task = ranks[int(argument)].main
         if task.is_finished:
-            raise CannotError(f"rank {argument} has ended, expected one that can go on: `ranks` shows which can")
+            raise CannotError(f"rank {argument} has ended and cannot run: `ranks` shows which ranks can")
         if not task.is_enabled:
-            raise CannotError(
-                f"rank {argument} waits in {task.wait}, expected one that can go on: `ranks` shows which can"
-            )
+            raise CannotError(f"rank {argument} waits in {task.wait} and cannot run: `ranks` shows which ranks can")
         self._wish, self.goal = int(argument), GoesOn(int(argument))
 
     def _saved(self, choices: tuple[int, ...], argument: str) -> str:
         if self._save is None:
-            raise CannotError("save needs a run that `ddpsim debug` has started: start it so")
+            raise CannotError("save works only in a run that `ddpsim debug` has started")
         return self._save(choices, argument)

@@ -1,4 +1,4 @@
-"""Frames that a debugger in a rank shows or traces: those of the program, and not what runs it."""
+"""Selects the stack frames that a debugger in a rank shows: the program's, not those of the code that runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DEBUGGERS = ("bdb", "cmd", "pdb", "contextlib", "runpy")
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the program that a rank runs; None if it does not run it, or not any more."""
+    """Return the innermost frame of the program that a rank runs; None if the rank does not run its program now."""
     found = None
     while frame is not None and frame.f_globals.get("__name__") not in STARTS:
         if found is None and is_users(frame.f_code) and frame.f_globals.get("__name__") not in _DEBUGGERS:
@@ -21,7 +21,7 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def last_frame(error: BaseException | TracebackType | None = None, *rest: Any) -> FrameType | None:
-    """Where what is looked at afterwards came to its end."""
+    """Return the frame that raised an error, for post-mortem debugging; None without a traceback."""
     traceback = error.__traceback__ if isinstance(error, BaseException) else error
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -29,7 +29,7 @@ def last_frame(error: BaseException | TracebackType | None = None, *rest: Any) -
 
 
 def within_program(error: BaseException | None) -> TracebackType | None:
-    """The traceback of an error from the first frame of the program on."""
+    """Return the part of an error's traceback that begins with the program's first frame."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None and not is_users(traceback.tb_frame.f_code):
         traceback = traceback.tb_next
@@ -37,7 +37,7 @@ def within_program(error: BaseException | None) -> TracebackType | None:
 
 
 def outermost(frame: FrameType | None) -> FrameType | None:
-    """The first frame of the user's program: what is before it runs it, and is none of it."""
+    """Return the outermost frame of the user's program. Frames outside it belong to the code that runs it."""
     found = None
     while frame is not None and frame.f_globals.get("__name__") not in STARTS:
         if is_users(frame.f_code) and frame.f_globals.get("__name__") != "runpy":

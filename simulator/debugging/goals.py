@@ -1,4 +1,4 @@
-"""Where a run that is debugged is to stop next, as values, and the commands that say so."""
+"""Goals: the points at which a debugged run pauses next, as values, and the commands that set them."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from ddpsim.simulator.debugging.session_host import CannotError
 
 
 class AtStep(NamedTuple):
-    """Before the choice point of that number, whoever stands there."""
+    """Pause before the choice point with this number, in whichever rank is there."""
 
     step: int
 
 
 class AtRequest(NamedTuple):
-    """Before the request of that number, counted from 1, at which a rank may be overtaken."""
+    """Pause before the request with this number, counted from 1, of those where another rank may run first."""
 
     number: int
 
 
 class AtStart(NamedTuple):
-    """At the first line of the program of a rank."""
+    """Pause at the first line of a rank's program."""
 
     rank: int
 
 
 class NextCall(NamedTuple):
-    """Where a rank makes its next call."""
+    """Pause where a rank makes its next call."""
 
     rank: int
 
 
 class UntilCall(NamedTuple):
-    """Where a rank makes a call of that operation and number."""
+    """Pause where any rank makes a given call, such as all_reduce #9."""
 
     operation: str
     sequence: int
 
     def is_it(self, call: Call) -> bool:
-        """True for such a call."""
+        """True if a call is the one of this goal."""
         return call.operation == self.operation and call.sequence == self.sequence
 
 
 class CallOfRank(NamedTuple):
-    """Where a rank makes its call of that number, counted over all groups from 0."""
+    """Pause where a rank makes its call with this number, counted over all groups from 0."""
 
     rank: int
     number: int
 
 
 class GoesOn(NamedTuple):
-    """Where a rank goes on."""
+    """Pause where a rank runs next."""
 
     rank: int
 
@@ -61,7 +61,7 @@ Goal = AtStep | AtRequest | AtStart | NextCall | UntilCall | CallOfRank | GoesOn
 
 
 class GoBackError(Exception):
-    """Ends a run that is to be run again, up to an earlier point: the past is a schedule."""
+    """Ends a run so that it can be replayed, with the choices made so far, up to an earlier point."""
 
     def __init__(self, goal: Goal, choices: tuple[int, ...]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ _CALL = re.compile(r"call\s+(\w+)\s+#?(\d+)")
 
 
 def until_call(argument: str) -> UntilCall:
-    """The goal of `until call all_reduce #9`. Raises CannotError for other words."""
+    """Return the goal of `until call all_reduce #9`. Raises CannotError for other words."""
     found = _CALL.fullmatch(argument.strip())
     if found is None:
         raise CannotError(f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9")
@@ -84,18 +84,18 @@ def until_call(argument: str) -> UntilCall:
 
 
 def call_before(rank: int, calls_made: int) -> CallOfRank:
-    """The goal of `back call`. Raises CannotError if a rank has made none."""
+    """Return the goal of `back call`. Raises CannotError if the rank has made no call."""
     if not calls_made:
-        raise CannotError(f"rank {rank} has made no call yet, expected one to go back to")
+        raise CannotError(f"cannot go back: rank {rank} has made no call yet")
     return CallOfRank(rank, calls_made - 1)
 
 
 def step_before(requests: int, *, is_made: bool) -> AtRequest:
-    """The goal of `back`, after so many requests, of which the latest is made or about to be.
+    """Return the goal of `back`. `is_made`: the latest of the `requests` was made, not only about to be made.
 
-    Raises CannotError at the beginning.
+    Raises CannotError at the beginning of the run.
     """
     number = requests if is_made else requests - 1
     if number < 1:
-        raise CannotError("this is the beginning of the run, expected a step to go back to")
+        raise CannotError("cannot go back: this is the beginning of the run")
     return AtRequest(number)

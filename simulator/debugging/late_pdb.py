@@ -1,7 +1,7 @@
-"""While an execution runs, pdb is ours, whoever takes it: `breakpoint`, `pdb.set_trace`, `pdb.post_mortem`, pytest.
+"""Replaces `pdb.Pdb` while an execution runs, for `breakpoint`, `pdb.set_trace`, `pdb.post_mortem` and pytest.
 
-What makes a debugger of pdb's own takes the class that the module has. Who has not imported pdb need not: it takes
-30 ms, and is put into the module when somebody does.
+These all look the class up in the module `pdb`. Importing pdb takes 30 ms, so it is not imported here: an import hook
+replaces the class when the program imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpsim.simulator.runtime.replaced import Replaced
 
 
 class LatePdb:
-    """Puts the debugger of one execution in the place of pdb's own."""
+    """Replaces pdb's debugger class by that of one execution."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
@@ -27,7 +27,7 @@ class LatePdb:
         self._replaced = Replaced()
 
     def install(self) -> None:
-        """Replace it, now or when it is imported."""
+        """Replace `pdb.Pdb` now, or when pdb is imported."""
         module = sys.modules.get("pdb")
         if module is not None:
             self._replace(module)
@@ -36,7 +36,7 @@ class LatePdb:
             sys.meta_path.insert(0, self._finder)
 
     def uninstall(self) -> None:
-        """Put it back. May be called twice."""
+        """Restore `pdb.Pdb`. May be called twice."""
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
         self._finder = None
         if self._replaced:
@@ -50,15 +50,15 @@ class LatePdb:
 
 
 def _let_pytest_ask_again() -> None:
-    """pytest keeps the class that it makes of the one that pdb has."""
+    """Clear pytest's cache of the debugger class that it derived from `pdb.Pdb`."""
     debugging: Any = sys.modules.get("_pytest.debugging")
     if debugging is not None:
         debugging.pytestPDB._wrapped_pdb_cls = None
 
 
 def made_for(session_host: SessionHost) -> type[Any]:
-    """The class of debuggers of an execution."""
-    importlib.import_module("pdb")  # first, as whoever imports it is in here again
+    """Return the debugger class of an execution."""
+    importlib.import_module("pdb")  # first: the import hook calls this function again
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger
 
     return type("Pdb", (RankDebugger,), {"session_host": session_host})
@@ -80,7 +80,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads pdb as it is, and then has it changed."""
+    """Loads pdb, then calls a function that changes it."""
 
     def __init__(self, loader: Loader, then: Callable[[Any], None]) -> None:
         self._loader = loader

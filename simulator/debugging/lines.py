@@ -1,4 +1,4 @@
-"""The streams of a debugger in a rank: what is written waits for the next prompt, and lines are read elsewhere."""
+"""The input and output streams of a debugger in a rank. Output is kept until the next prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.debugging.session_host import SessionHost
 
 
 class Lines(io.TextIOBase):
-    """Both streams at once."""
+    """The input and output stream of a debugger in a rank: the execution's session host reads and writes them."""
 
     def __init__(self, session_host: SessionHost, streams: tuple[Any, Any]) -> None:
         self._session_host = session_host
@@ -19,20 +19,20 @@ class Lines(io.TextIOBase):
         self._written = ""
 
     def writable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Keep it for the next prompt."""
+        """Keep a text for the next prompt."""
         self._written += text
         return len(text)
 
     def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
-        """Show what was written, the prompt last, and wait for a line; "" at the end of what is typed."""
+        """Show the kept text, which ends with the prompt, and wait for a line; "" at the end of the input."""
         text, self._written = self._written, ""
         try:
             return self._session_host.read(text, self._streams) + "\n"
@@ -40,26 +40,26 @@ class Lines(io.TextIOBase):
             return ""
 
     def finish(self) -> None:
-        """Show what was written since the last prompt."""
+        """Show the text that was written since the last prompt."""
         text, self._written = self._written, ""
         if text:
             self._session_host.show(text, self._streams)
 
 
 def _leave() -> None:
-    """Python's own closes standard input, too."""
+    """Leave the console. Python's own `exit` would close standard input, too."""
     raise SystemExit
 
 
 class Console(code.InteractiveConsole):
-    """Python's own, on the lines of a debugger."""
+    """Python's interactive console on the streams of a debugger."""
 
     def __init__(self, names: dict[str, Any], lines: Lines) -> None:
         super().__init__({"exit": _leave, "quit": _leave, **names})
         self._lines = lines
 
     def run(self) -> None:
-        """Until the end of what is typed, or `exit()`."""
+        """Run until the end of the input, or `exit()`."""
         with suppress(SystemExit):
             self.interact("", "")
 

@@ -1,4 +1,4 @@
-"""pdb in a rank: the same, with a prompt that says where it stands, and commands for all ranks."""
+"""pdb in a rank, with the rank's number in the prompt, and commands that show all ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import is_projects, package_of
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
-"""Modules that run the program, and are none of it."""
+"""Modules that run the program and do not belong to it."""
 
 
 class RankDebugger(pdb.Pdb):
-    """Outside of ranks it is pdb as it is."""
+    """pdb with commands for all ranks. Outside of ranks it behaves exactly as pdb."""
 
     session_host: ClassVar[SessionHost]
-    """Of the execution."""
+    """The link to the execution that the ranks belong to."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -35,23 +35,23 @@ class RankDebugger(pdb.Pdb):
         self._awaits_program = False
 
     def interaction(self, frame: FrameType | None, *traceback: Any) -> None:
-        """Have the word until a command lets the program go on."""
+        """Read commands until one continues the program."""
         if self.session_host.is_over():
             self.set_continue()
             return
-        with self._having_the_word(frame or last_frame(*traceback)):
+        with self._opened(frame or last_frame(*traceback)):
             super().interaction(frame, *traceback)
 
     def bp_commands(self, frame: FrameType) -> Any:
-        """Do what `commands` says is to be done at a breakpoint; it may end in a prompt."""
+        """Run the `commands` of a breakpoint; they may end in a prompt."""
         if getattr(self, "currentbp", 0) not in self.commands or self.session_host.is_over():
             return super().bp_commands(frame)
-        with self._having_the_word(frame):
+        with self._opened(frame):
             return super().bp_commands(frame)
 
     @contextmanager
-    def _having_the_word(self, frame: FrameType | None) -> Iterator[None]:
-        """While commands are carried out in a frame of the program; outside of ranks they are as pdb has them."""
+    def _opened(self, frame: FrameType | None) -> Iterator[None]:
+        """Set prompt, streams and stack for commands in a frame of the program. Changes nothing outside of ranks."""
         who = self.session_host.who()
         if not who or isinstance(self.stdin, Lines):
             yield
@@ -66,7 +66,7 @@ class RankDebugger(pdb.Pdb):
             try:
                 yield
                 lines.finish()
-            except Exception as error:  # under pytest `q` raises what ends the session
+            except Exception as error:  # under pytest, `q` raises an exception that ends the test session
                 self.session_host.leave(error)
             finally:
                 self.stdin, self.stdout, self.use_rawinput, self.prompt = kept
@@ -75,15 +75,15 @@ class RankDebugger(pdb.Pdb):
             self.session_host.share_breakpoints()
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
-        """A frame with its line; its file as seen from the working folder, if it lies there."""
+        """Format a frame with its line; a file in the working folder is shown by its relative path."""
         text = super().format_stack_entry(frame_lineno, lprefix)
         folder = os.path.join(os.getcwd(), "")
         return text.removeprefix(folder) if self.session_host.who() else text
 
     def look(self) -> str:
-        """Look into a rank that stands still, on its own thread; the command for who let it be looked at, "" for none.
+        """Debug a paused rank, on its own thread, and return the command for the rank that asked; "" for none.
 
-        Of a program that has raised what it raised is looked at.
+        If the program has raised an exception, this is a post-mortem session on it.
         """
         self._visitor = visitor = Visitor()
         frame, error = program_frame(sys._getframe()), sys.exc_info()[1]
@@ -95,14 +95,14 @@ class RankDebugger(pdb.Pdb):
         return visitor.then
 
     def begin(self) -> None:
-        """Stop at the first line of the program that this thread is about to run."""
+        """Pause at the first line of the program that this thread is about to run."""
         self.reset()
         self._awaits_program = True
         sys.settrace(self.trace_dispatch)
 
     @classmethod
     def heed_breakpoints(cls) -> None:
-        """Let the thread that runs here stop at the breakpoints that there are now, whoever has set them."""
+        """Make the current thread pause at all breakpoints of the process, whichever rank has set them."""
         tracing = getattr(sys.gettrace(), "__self__", None)
         if isinstance(tracing, RankDebugger):
             tracing._know_breakpoints()
@@ -119,26 +119,26 @@ class RankDebugger(pdb.Pdb):
             sys.settrace(None)
 
     def _watch(self) -> None:
-        """Stop at breakpoints, and nowhere else."""
+        """Pause at breakpoints and nowhere else."""
         self.reset()
         self.botframe = sys._getframe()
         self.set_continue()
         self._trace_program()
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True if the program is to stop in a frame; where it is being left it stops nowhere."""
+        """True if the program is to pause in a frame. It never pauses while the rank leaves its program."""
         if self.session_host.is_over():
             self.set_continue()
             return False
         return is_projects(frame.f_code) if self._awaits_program else bool(super().stop_here(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Stop where a function is called, but for the first one, in which the first line is meant."""
+        """Pause where a function is called; for the program's first function, pause at its first line instead."""
         if not self._awaits_program:
             super().user_call(frame, argument_list)
 
     def user_line(self, frame: FrameType) -> None:
-        """Stop at a line."""
+        """Pause at a line."""
         self._awaits_program = False
         super().user_line(frame)
 
@@ -154,28 +154,28 @@ class RankDebugger(pdb.Pdb):
     def do_slots(self, argument: str) -> None:
         """slots
 
-        The calls that wait for others: who has come, and who is missing.
+        The calls that wait for other ranks, with the ranks that arrived and the missing ones.
         """
         self._tell(Topic.SLOTS, argument)
 
     def do_calls(self, argument: str) -> None:
         """calls [R]
 
-        The latest calls, of all ranks or of rank R.
+        The latest calls of all ranks, or of rank R.
         """
         self._tell(Topic.CALLS, argument)
 
     def do_why(self, argument: str) -> None:
         """why
 
-        The diagnosis: what was found, or who waits for whom so far.
+        The diagnosis: the findings, or which rank waits for which so far.
         """
         self._tell(Topic.WHY, argument)
 
     def do_where(self, arg: str) -> None:
         """w(here) [all]
 
-        The stack of this rank, or those of all.
+        The stack of this rank, or of all ranks.
         """
         if arg.strip() == "all":
             self._tell(Topic.WHERE, "")
@@ -185,7 +185,7 @@ class RankDebugger(pdb.Pdb):
     do_w = do_bt = do_where
 
     def print_stack_trace(self, *count: Any) -> None:
-        """The stack; in ranks the frames of installed packages, but for the one that is looked at, are counted."""
+        """Print the stack. In ranks, frames of installed packages are only counted, except the selected frame."""
         if any(count) or not self.session_host.who():
             super().print_stack_trace(*count)
             return
@@ -198,7 +198,7 @@ class RankDebugger(pdb.Pdb):
                 self.print_stack_entry(entry)
 
     def _error_exc(self) -> None:
-        """Say what is wrong with what was typed; of a refusal of ours the line alone."""
+        """Print the error of a typed command; for a UsageError only its text."""
         error = sys.exc_info()[1]
         if isinstance(error, UsageError):
             self.error(str(error))
@@ -206,9 +206,10 @@ class RankDebugger(pdb.Pdb):
             super()._error_exc()  # type: ignore[misc]
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The stack, and where to begin in it: of what a rank raised at the innermost line of the program's own files.
+        """Return the stack and the index of the frame to select.
 
-        What a library does below is a `down` away.
+        After an exception in a visited rank, select the innermost frame of the project's own files. `down` then
+        reaches the library frames below it.
         """
         stack, index = super().get_stack(f, t)
         if t is None or self._visitor is None:
@@ -230,10 +231,10 @@ class RankDebugger(pdb.Pdb):
     def do_rank(self, argument: str) -> bool | None:
         """rank R
 
-        Look into the stack and the variables of rank R. What lets the program go on works there, too.
+        Show the stack and the variables of rank R. Commands that continue the program work there, too.
         """
         if not argument.strip().isdecimal():
-            self.error(f"rank is {argument.strip()!r}, expected the number of a rank: as in `rank 0`")
+            self.error(f"rank is {argument.strip()!r}, expected a number, as in `rank 0`")
             return None
         if self.session_host.who() == f"rank {int(argument)}":
             self.print_stack_entry(self.stack[self.curindex])
@@ -252,7 +253,7 @@ class RankDebugger(pdb.Pdb):
     def do_next(self, arg: str) -> bool | None:
         """n(ext) [call]
 
-        To the next line of this function; or to where this rank makes its next call.
+        Continue to the next line of this function, or to this rank's next communication call.
         """
         return self._go("next call") if arg.strip() == "call" else super().do_next(arg)
 
@@ -261,7 +262,7 @@ class RankDebugger(pdb.Pdb):
     def do_until(self, arg: str) -> bool | None:
         """unt(il) [lineno | call OPERATION #N]
 
-        To a line beyond this one; or to where a rank makes a call, as in `until call all_reduce #9`.
+        Continue to a line after this one, or to where a rank makes a call, as in `until call all_reduce #9`.
         """
         return self._go(f"until {arg}") if arg.strip().startswith("call") else super().do_until(arg)
 
@@ -270,14 +271,14 @@ class RankDebugger(pdb.Pdb):
     def do_switch(self, argument: str) -> bool | None:
         """switch R
 
-        Let rank R run as soon as the running one comes to a choice, and stop where it goes on.
+        Run rank R as soon as the running rank reaches a choice point, and pause where rank R runs next.
         """
         return self._go(f"switch {argument}")
 
     def do_back(self, argument: str) -> bool | None:
         """back [call]
 
-        To the step before this one, or to this rank's latest call: the run is run again up to there.
+        Go to the previous step, or to this rank's latest call, by running the program again up to there.
         """
         return self._go(f"back {argument}")
 
@@ -291,16 +292,16 @@ class RankDebugger(pdb.Pdb):
     def do_run(self, arg: str) -> None:
         """run, restart
 
-        Of pdb's own, for a program that it has started itself: here `back` runs the program again.
+        Not available here: these commands restart a program that pdb itself started. `back` runs the program again.
         """
-        self.error("a run begins again where `ddpsim debug` does: q, and start it once more, or go `back` in it")
+        self.error("cannot restart a run here: type q and start `ddpsim debug` again, or go `back`")
 
     do_restart = do_run
 
     def do_interact(self, arg: str) -> None:
         """interact
 
-        An interactive interpreter that has the names which are to be seen here; Ctrl-D leaves it.
+        Start an interactive interpreter with the variables of this frame; Ctrl-D leaves it.
         """
         if isinstance(self.stdin, Lines) and self.curframe is not None:
             Console({**self.curframe.f_globals, **self.curframe_locals}, self.stdin).run()
@@ -311,14 +312,14 @@ class RankDebugger(pdb.Pdb):
         return self.do_continue("") if self._direct(command.strip()) else None
 
     def _direct(self, command: str) -> bool:
-        """False if it cannot be done."""
+        """Carry out a command that steers the run. False if it cannot be done."""
         try:
-            told = self.session_host.direct(command)
+            reply = self.session_host.direct(command)
         except CannotError as error:
             self.error(str(error))
             return False
-        if told:
-            self.message(told)
+        if reply:
+            self.message(reply)
         return True
 
     def _end_visit(self, then: str) -> bool:
@@ -326,10 +327,10 @@ class RankDebugger(pdb.Pdb):
         self._visitor.then = then
         return True
 
-    # --- going on -----------------------------------------------------------------------------------------------------
+    # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a command. In a visit, one that lets the program go on is carried out by the rank that stands."""
+        """Carry out a command. In a visited rank, a command that continues the program is left to the paused rank."""
         is_over = bool(super().onecmd(line))
         if is_over and self._visitor is not None and not self._visitor.then:
             if self.quitting:
@@ -341,12 +342,12 @@ class RankDebugger(pdb.Pdb):
         return is_over
 
     def _stop_here_later(self) -> None:
-        """After n, s and the like: stop where these say once the rank goes on. After c nothing is to be done."""
+        """After n, s and similar commands: pause where they say when the rank runs again. Does nothing after c."""
         if self.stoplineno != -1 or self.breaks:
             self._trace_program()
 
     def _trace_program(self) -> None:
-        """Trace what this thread runs, from where its program stands on."""
+        """Trace this thread, from its program's current frame on."""
         frame = program_frame(sys._getframe())
         while frame is not None:
             frame.f_trace = self.trace_dispatch
@@ -355,7 +356,7 @@ class RankDebugger(pdb.Pdb):
 
 
 class Visitor:
-    """A look from another rank."""
+    """A debugger session in another rank; `then` is the command that ended it."""
 
     def __init__(self) -> None:
         self.then = ""

@@ -1,4 +1,4 @@
-"""What a debugger in a rank asks of whoever runs the ranks, be they threads or processes."""
+"""The interface between a debugger in a rank and the code that runs the ranks, as threads or as processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.errors import UsageError
 
 
 class Topic(Enum):
-    """What is told of all ranks."""
+    """A debugger command that shows all ranks."""
 
     RANKS = "ranks"
     SLOTS = "slots"
@@ -20,51 +20,51 @@ class Topic(Enum):
     WHERE = "where all"
 
 
-NOT_DIRECTED = "{} needs a run that `ddpsim debug` has started: start it so"
+NOT_DIRECTED = "{} works only in a run that `ddpsim debug` has started"
 
 
 class CannotError(UsageError):
-    """What was typed cannot be done; the text says why, in one line, and the session goes on."""
+    """A typed command cannot be done; the text says why, in one line, and the debugger session continues."""
 
 
 class Visited(NamedTuple):
-    """A look into another rank is over."""
+    """The result of debugging another rank with the `rank R` command."""
 
     then: str = ""
-    """The command that was typed there and is for the rank that stands; "" to go on looking."""
+    """The command typed there that the paused rank has to carry out; "" if there is none."""
     problem: str = ""
-    """Why there was none."""
+    """Why the other rank cannot be debugged; "" if it could."""
 
 
 class SessionHost(Protocol):
-    """What is around a debugger in a rank."""
+    """What a debugger in a rank needs from the execution that the rank belongs to."""
 
     def who(self) -> str:
-        """The rank, or the thread of one, that the debugger is in, as in "rank 2"; "" outside of ranks."""
+        """Return the name of the rank or thread that the debugger is in, such as "rank 2"; "" outside of ranks."""
 
     def is_over(self) -> bool:
-        """True if what runs here is being left, as the run has come to its end. False outside of ranks."""
+        """True if the rank is leaving its program because the run has ended. False outside of ranks."""
 
     def opened(self, frame: FrameType | None) -> AbstractContextManager[object]:
-        """While the debugger has the word, in a frame of the program. Raises RankUnwound where the execution ends."""
+        """Mark the debugger as open, in a frame of the program. Raises RankUnwound if the execution has ended."""
 
     def read(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Show a text whose last line is the prompt, and wait for a line. Raises EOFError where there is none."""
+        """Show a text whose last line is the prompt, and wait for a line. Raises EOFError at the end of the input."""
 
     def show(self, text: str, streams: tuple[Any, Any]) -> None:
         """Show a text."""
 
     def tell(self, topic: Topic, argument: str) -> str:
-        """What is to be said of all ranks. Raises CannotError."""
+        """Return the text that answers a command about all ranks. Raises CannotError."""
 
     def visit(self, rank: int) -> Visited:
-        """Let a debugger look into another rank, until it has enough."""
+        """Open a debugger in another rank until the user leaves that rank."""
 
     def share_breakpoints(self) -> None:
-        """Let the breakpoints of this process hold in all ranks."""
+        """Set the breakpoints of this process in all ranks."""
 
     def direct(self, command: str) -> str:
-        """Say how the run is to go on; what is to be said to that. Raises CannotError; RankUnwound if it does not."""
+        """Carry out a command that steers the run and return the reply. Raises CannotError; RankUnwound if it ends."""
 
     def leave(self, error: BaseException) -> NoReturn:
-        """End the execution by an error, which whoever runs it gets."""
+        """End the execution with an error, which the caller of the run gets."""

@@ -1,4 +1,4 @@
-"""Stacks as a debugger tells them: files as seen from where one works, and the frames of installed packages counted."""
+"""Short stacks for a debugger: paths relative to the working folder; frames of installed packages only counted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PATH = re.compile(r'  File "(.*?)", line ')
 
 
 def brief_stack(stack: str, folder: str) -> str:
-    """A stack as tracebacks have it, shorter."""
+    """Shorten a stack that is formatted as in a traceback."""
     frames = [frame for frame in _FRAME.split(stack) if frame]
-    told: list[str] = []
+    lines: list[str] = []
     for is_package, same in groupby(frames, key=lambda frame: bool(_package(frame))):
         each = list(same)
-        told += [f"{counted(map(_package, each))}\n"] if is_package else each
-    return "".join(told).replace(f'  File "{os.path.join(folder, "")}', '  File "')
+        lines += [f"{counted(map(_package, each))}\n"] if is_package else each
+    return "".join(lines).replace(f'  File "{os.path.join(folder, "")}', '  File "')
 
 
 def counted(packages: Iterable[str]) -> str:
-    """What stands in the place of frames of these packages, in a row."""
+    """Return the line that replaces consecutive frames of these packages."""
     names = list(packages)
     return f"  ... {len(names)} frame{'s' * (len(names) != 1)} of {', '.join(dict.fromkeys(names))}"
 
@@ -34,8 +34,8 @@ def _package(frame: str) -> str:
     return "" if found is None else package_of(found[1])
 
 
-def alike(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The stacks, each once, with the ranks that stand there."""
+def equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield each different stack once, with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, stack in stacks:
         ranks.setdefault(stack, []).append(rank)

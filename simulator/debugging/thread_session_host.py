@@ -1,4 +1,4 @@
-"""What is around a debugger in a rank that is a thread."""
+"""The session host of debuggers in ranks that are threads."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 Switch = Callable[[int | None, int | None], None]
-"""Swaps what a process owns, from one rank to another."""
+"""Swaps the state of the process, such as `os.environ`, from one rank to another."""
 
 
 class ThreadSessionHost:
-    """Of one execution."""
+    """The session host of one execution."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: Director | None = None) -> None:
-        """`director` is that of a run that is debugged from its beginning."""
+        """`director` is given for a run that `ddpsim debug` started."""
         run = kernel.run
         self._kernel = kernel
         self._director = director
@@ -41,19 +41,19 @@ class ThreadSessionHost:
         self._switch = switch
         self._visited: RankThread | None = None
         self._streams = Streams(None, None)
-        """Those of the debugger that has the word: in a rank that it visits others may be in place."""
+        """The streams of the debugger that was opened first. A visited rank may have replaced its own."""
         self._open: dict[int, FrameType] = {}
-        """Where debuggers have the word, by rank: the frames above are theirs."""
+        """The program's frame in each rank that has an open debugger. Inner frames belong to the debugger."""
         self._breakpoints = breakpoints()
-        """Those that hold in all ranks."""
+        """The breakpoints that are set in all ranks."""
 
     def who(self) -> str:
-        """The rank, or the thread of one, that runs here; "" outside of ranks."""
+        """Return the name of the rank or thread that runs here; "" outside of ranks."""
         me = self._me()
         return "" if me is None else str(me) if me.is_adopted else f"rank {me.rank}"
 
     def is_over(self) -> bool:
-        """True if the rank that runs here leaves its program."""
+        """True if the rank that runs here is leaving its program."""
         return self._host.is_stopping and self._me() is not None
 
     def _me(self) -> RankThread | None:
@@ -64,7 +64,7 @@ class ThreadSessionHost:
 
     @contextmanager
     def opened(self, frame: FrameType | None) -> Iterator[None]:
-        """While a debugger has the word, in which nothing communicates."""
+        """Mark a debugger as open: communication is refused in it."""
         me = self._me()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
@@ -92,7 +92,7 @@ class ThreadSessionHost:
     # --- all ranks ----------------------------------------------------------------------------------------------------
 
     def tell(self, topic: Topic, argument: str) -> str:
-        """What is to be said of all ranks."""
+        """Return the text that answers a command about all ranks."""
         frames = {rank: frame for rank, frame in self._frames().items() if not self._run.ranks[rank].main.is_finished}
         places: dict[int, Site] = {rank: site_at(frame) for rank, frame in frames.items()}
         stacks = {rank: stack_text(frame) for rank, frame in frames.items()} if topic is Topic.WHERE else {}
@@ -100,7 +100,7 @@ class ThreadSessionHost:
         return answer(topic, argument, view_of(self._run, None if me is None else me.rank, places, stacks))
 
     def _frames(self) -> dict[int, FrameType]:
-        """Where the programs of ranks stand that have begun."""
+        """Return the program's current frame of each rank that has begun."""
         by_ident, opened = sys._current_frames(), self._open
         found = {
             rank.rank: user_frame(opened.get(rank.rank) or by_ident.get(rank.main.ident)) for rank in self._host.ranks
@@ -110,7 +110,7 @@ class ThreadSessionHost:
     # --- other ranks --------------------------------------------------------------------------------------------------
 
     def visit(self, rank: int) -> Visited:
-        """Let a debugger look into another rank, on the thread of that rank, with what that rank owns in place."""
+        """Open a debugger on another rank's thread, with that rank's process state in place."""
         if problem := why_not_visited(self._run, rank, lambda: rank in self._frames()):
             return Visited(problem=problem)
         me, other = self._me(), self._host.ranks[rank].main
@@ -119,7 +119,7 @@ class ThreadSessionHost:
 
         def look() -> None:
             nonlocal visited
-            with suppress(RankUnwound):  # the run is ending, as the caller sees, too
+            with suppress(RankUnwound):  # the run is ending; the caller notices it, too
                 visited = Visited(made_for(self)().look())
 
         self._visited = other
@@ -135,7 +135,7 @@ class ThreadSessionHost:
         return visited
 
     def share_breakpoints(self) -> None:
-        """Let the breakpoints of this process hold in all ranks: those that have not begun heed them when they do."""
+        """Set the breakpoints of this process in all ranks. Ranks that have not begun set them when they begin."""
         if (now := breakpoints()) == self._breakpoints:
             return
         self._breakpoints, heed = now, made_for(self).heed_breakpoints
@@ -149,7 +149,7 @@ class ThreadSessionHost:
     # --- going on -----------------------------------------------------------------------------------------------------
 
     def direct(self, command: str) -> str:
-        """Say how the run is to go on."""
+        """Carry out a command that steers the run and return the reply."""
         me = self._me()
         assert me is not None
         if self._director is None:
@@ -160,7 +160,7 @@ class ThreadSessionHost:
             self.leave(error)
 
     def stop(self, rank: int, header: str) -> None:
-        """Let a debugger have the word in a rank until it lets the program go on."""
+        """Open a debugger in a rank until the user continues the program."""
         self._streams = Streams(sys.stdin, sys.stdout)
         show(f"{header}\n", self._streams)
         then = f"rank {rank}"
@@ -170,7 +170,7 @@ class ThreadSessionHost:
             self.leave(BdbQuit())
 
     def _look(self, rank: int) -> str:
-        """Let a debugger look into a rank; what it said last."""
+        """Open a debugger in a rank and return the last command typed there."""
         me = self._me()
         assert me is not None
         if rank == me.rank and me.is_main:
@@ -182,16 +182,16 @@ class ThreadSessionHost:
             me.asker = asker
         if visited.problem:
             show(f"*** {visited.problem}\n", self._streams)
-        return visited.then or f"rank {self._somebody()}"
+        return visited.then or f"rank {self._rank_with_frame()}"
 
-    def _somebody(self) -> int:
-        """A rank whose program is there to be looked into: the one that stands, if it is."""
+    def _rank_with_frame(self) -> int:
+        """Return a rank whose program has a frame to show: the paused one if it has."""
         me = self._me()
         frames = self._frames()
         return me.rank if me is not None and me.rank in frames else next(iter(frames))
 
     def begin(self, rank: int) -> None:
-        """Stop at the first line of the program of a rank if that is where the run is to stop, and at breakpoints."""
+        """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""
         if breakpoints().those:
             made_for(self).heed_breakpoints()
         if self._director is not None and (self._director.starts_in == rank or self._director.goes_on(rank)):
@@ -199,7 +199,7 @@ class ThreadSessionHost:
             made_for(self)().begin()
 
     def leave(self, error: BaseException) -> NoReturn:
-        """End the execution by an error."""
+        """End the execution with an error."""
         running = self._host.baton.running
         self._run.life.break_off(error, None if running is None else running.rank)
         raise RankUnwound

@@ -1,4 +1,4 @@
-"""The view of an execution that answers are made from, taken from the kernel's state."""
+"""Takes the view of an execution, from which the debugger answers, out of the kernel's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.waits import ThreadWait
 
 
 def view_of(run: Run, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
-    """An execution as it stands, for a debugger in rank `here`; `places` and `stacks` say where its ranks stand."""
+    """Return the current view for a debugger in rank `here`. `places` and `stacks`: where each rank is."""
     early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.calls()))
     return View(
         run.snapshot(),
@@ -28,15 +28,15 @@ def view_of(run: Run, here: int | None, places: Mapping[int, Site], stacks: Mapp
 
 
 def why_not_visited(run: Run, rank: int, has_begun: Callable[[], bool]) -> str:
-    """Why nobody can look into a rank; "" if one can. Whether it has begun is asked of one that there is."""
+    """Return why a rank cannot be debugged; "" if it can. `has_begun` is called only for an existing rank."""
     if rank >= len(run.ranks):
-        return f"there is no rank {rank}, expected one of 0 to {len(run.ranks) - 1}"
+        return f"there is no rank {rank}, expected 0 to {len(run.ranks) - 1}"
     main = run.ranks[rank].main
     if main.is_finished:
         how = "raised" if run.ranks[rank].error is not None else "returned"
-        return f"rank {rank} has {how}: nothing of its program is left to look into"
+        return f"rank {rank} has {how}: its program has no frame left to show"
     if isinstance(main.wait, ThreadWait) and main.wait.is_at_end:
-        return f"rank {rank} is over, and waits for its threads: nothing of its program is left to look into"
+        return f"rank {rank}'s program has ended and waits for its threads: it has no frame left to show"
     if not has_begun():
-        return f"rank {rank} has not begun yet: there is nothing to look into"
+        return f"rank {rank} has not begun yet: it has no frame to show"
     return ""

@@ -58,7 +58,7 @@ def main(rank_config: RankConfig, line: Line) -> NoReturn:
                 end_executors_of_processes()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
-            raised = outcome.told(0, error)
+            raised = outcome.describe(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()

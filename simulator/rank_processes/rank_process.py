@@ -34,7 +34,7 @@ from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.isolation import VirtualTime
-from ddpsim.simulator.runtime.outcome import Raised, one_line, told
+from ddpsim.simulator.runtime.outcome import Raised, describe, one_line
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
@@ -238,7 +238,7 @@ class _RankProcess:
         if error is None:
             return None
         rank = self._host.ranks[0].rank
-        return told(rank, error, self._backend.parameter_names, self._hazards.poisoned(rank))
+        return describe(rank, error, self._backend.parameter_names, self._hazards.poisoned(rank))
 
 
 def _moves_elsewhere(*arguments: Any) -> NoReturn:

@@ -52,6 +52,7 @@ def _description(group: str) -> str:
 def _entry(
     number: int, noted: Noted, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
 ) -> dict[str, Any]:
+    """Return one call as an entry of the dump."""
     call = noted.call
     counts[call.group, "message" if call.is_point_to_point else "collective"] += 1
     counts[call.group, "any"] += 1

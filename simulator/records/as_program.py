@@ -79,6 +79,7 @@ class _Writing:
         yield from (Wait(issue.name) for issue in issues)
 
     def _issue(self, call: Call, name: str) -> Issue:
+        """Return a recorded call as a step of the program."""
         operation = _NAMES.get(call.operation, call.operation)
         if operation not in IN_PROGRAMS:
             raise UsageError(f"the records have the call {call.operation!r}, which a test cannot make")
@@ -108,6 +109,7 @@ class _Writing:
     def _sizes(
         self, call: Call, row: Operation, size: int
     ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
+        """Return the shapes and splits of a call, reduced if they are too large for a test."""
         count = self._count(call)
         if row.shapes is Shapes.NONE:
             return (), None

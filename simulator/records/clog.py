@@ -17,7 +17,7 @@ from collections import Counter, defaultdict, deque
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
-from ddpsim.simulator.records.rank_record import CallLog, CallProgress, RankRecord, RecordError, Step, numbered
+from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, numbered
 from ddpsim.simulator.records.record_texts import plain, rank_in
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -36,7 +36,7 @@ def read(data: bytes, source: str) -> RankRecord:
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
-    reading = _Reading(source)
+    reading = _ClogParser(source)
     for number, line in enumerate(lines[1:], start=2):
         try:
             reading.take(line)
@@ -47,7 +47,7 @@ def read(data: bytes, source: str) -> RankRecord:
     return reading.record()
 
 
-class _Reading:
+class _ClogParser:
     """Parses one log, line by line."""
 
     def __init__(self, source: str) -> None:
@@ -85,6 +85,7 @@ class _Reading:
             raise ValueError(head)
 
     def _take_call(self, number: str, rest: list[str]) -> None:
+        """Parse a line that begins, ends or describes a call."""
         kind = rest[0]
         if kind == "sig":
             self._signatures[number] = self._signature(rest[1], _fields(rest[2:]))
@@ -112,7 +113,7 @@ class _Reading:
         steps = []
         for group, signature, peer, progress in queued:
             count = (group, peer is not None)
-            steps.append(Step(groups[group], counts[count], signature, progress, peer))
+            steps.append(LoggedCall(groups[group], counts[count], signature, progress, peer))
             counts[count] += 1
         call_log = CallLog(tuple(steps))
         return RankRecord(rank, self._source, "clog 1", call_log, tuple(groups), members=dict(self._members))

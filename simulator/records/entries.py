@@ -22,7 +22,7 @@ import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
 from ddpsim.simulator.records.operation_names import CPP_DTYPES, OPERATIONS
-from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, RecordError, Step, numbered
+from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, numbered
 from ddpsim.simulator.records.record_texts import lines_of, plain
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
@@ -105,7 +105,7 @@ class EntriesReader:
         self._known: list[_Known] = []
         """The most recently matched dump is last."""
         self._signatures: dict[Any, Signature] = {}
-        self._steps: dict[Step, Step] = {}
+        self._steps: dict[LoggedCall, LoggedCall] = {}
 
     def read(self, entries: Any) -> ReadEntries:
         """Parse the entries. Raises RecordError for contents that no recorder writes."""
@@ -216,7 +216,7 @@ class _Batches:
         self._entries = entries
         self._messages: Counter[int] = Counter()
 
-    def steps(self, names: Mapping[str, int], signatures: dict[Any, Signature]) -> Iterator[tuple[int, Step]]:
+    def steps(self, names: Mapping[str, int], signatures: dict[Any, Signature]) -> Iterator[tuple[int, LoggedCall]]:
         """Yield each step, with the index of its first entry."""
         index, entries = 0, self._entries
         while index < len(entries):
@@ -228,9 +228,12 @@ class _Batches:
                 found = _MESSAGE.match(first.profiling_name)
                 group, progress = names[label(*first.process_group)], _progress(last)
                 if found is None:
-                    yield index + offset, Step(group, max(first.collective_seq_id - 1, 0), signature, progress)
+                    yield index + offset, LoggedCall(group, max(first.collective_seq_id - 1, 0), signature, progress)
                 else:
-                    yield index + offset, Step(group, self._messages[group], signature, progress, int(found[3][:9]))
+                    yield (
+                        index + offset,
+                        LoggedCall(group, self._messages[group], signature, progress, int(found[3][:9])),
+                    )
                     self._messages[group] += 1
             index += count
 
@@ -271,6 +274,7 @@ def _key(entry: _Entry) -> tuple[Any, ...]:
 
 
 def _signature(entries: Sequence[_Entry]) -> Signature:
+    """Return the signature of a call, from its entries."""
     operations = list(dict.fromkeys(_operation(entry.profiling_name) for entry in entries))
     operation = operations[0]
     if len(entries) > 1:
@@ -312,7 +316,7 @@ def _is_together(first: _Entry, other: _Entry) -> bool:
     )
 
 
-def _with_progress(steps: list[Step]) -> list[Step]:
+def _with_progress(steps: list[LoggedCall]) -> list[LoggedCall]:
     """Mark retired calls as complete if a later call of the group follows: a time-out would have raised."""
     if all(step.progress is not CallProgress.UNKNOWN for step in steps):
         return steps

@@ -85,6 +85,7 @@ def _is_known_version(value: dict[str, Any]) -> bool:
 
 
 def _record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
+    """Return the record in a dump whose version is known or similar."""
     members = {label(group.name or name, group.desc): _ranks(group) for name, group in dump.pg_config.items()}
     members = {label: ranks for label, ranks in members.items() if ranks}
     found = found_in(dump.entries)

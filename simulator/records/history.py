@@ -35,6 +35,7 @@ def history(job: Job, waiting: Sequence[Waiting], open_calls: Sequence[Call]) ->
 
 
 def _events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
+    """Yield the events of the calls in an order in which they can have happened."""
     keys = {rank: _keys(own) for rank, own in calls.items()}
     size = Counter(key for own in keys.values() for key in own)
     is_open = {

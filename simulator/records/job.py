@@ -60,6 +60,7 @@ def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
 
 
 def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
+    """Return the world size of the job. Raises RecordError if records contradict each other or the user."""
     known = {len(record.members[DEFAULT]): record for record in records.values() if DEFAULT in record.members}
     if len(known) > 1:
         (one, first), (other, second), *_ = sorted(known.items())
@@ -109,6 +110,7 @@ def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
 
 
 def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Return the members of each group, and the groups whose members no record has."""
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():
         for group, ranks in record.members.items():

@@ -17,7 +17,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.rank_record import CallProgress, Lane, RankRecord, RecordedCall, Step
+from ddpsim.simulator.records.rank_record import CallProgress, GroupCollectives, LoggedCall, RankRecord, RecordedCall
 from ddpsim.simulator.verdict import Code
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
@@ -65,7 +65,7 @@ class _Own(NamedTuple):
     """The calls of a rank in a group."""
 
     record: RankRecord
-    lane: Lane
+    lane: GroupCollectives
 
 
 def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
@@ -80,8 +80,8 @@ def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
 class _Alike(NamedTuple):
     """Ranks with equal calls in a group, and the calls of one of them."""
 
-    steps: Sequence[Step]
-    lane: Lane
+    steps: Sequence[LoggedCall]
+    lane: GroupCollectives
     ranks: tuple[int, ...]
 
 
@@ -134,7 +134,7 @@ class _Group:
         here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
         return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
 
-    def _clash(self, steps: Sequence[Step], number: int) -> bool:
+    def _clash(self, steps: Sequence[LoggedCall], number: int) -> bool:
         one = steps[0].signature
         if one.splits is None and all(step.signature is one or step.signature == one for step in steps):
             return False
@@ -159,7 +159,7 @@ class _Group:
         elif waiting:
             self._found.open_slots.append(OpenSlot(waiting, missing))
 
-    def _stall(self, steps: Sequence[Step], number: int) -> bool:
+    def _stall(self, steps: Sequence[LoggedCall], number: int) -> bool:
         """Record a call that all reached and no record shows as complete; for each group only the first counts."""
         if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False

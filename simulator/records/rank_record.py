@@ -41,7 +41,7 @@ class RecordedCall(NamedTuple):
     progress: CallProgress
 
 
-class Step(NamedTuple):
+class LoggedCall(NamedTuple):
     """A call without its rank and its group's name."""
 
     group: int
@@ -58,7 +58,7 @@ class Step(NamedTuple):
         return self.signature.operation not in POINT_TO_POINT
 
 
-class Lane(NamedTuple):
+class GroupCollectives(NamedTuple):
     """The collectives of one group in a call log. Restarted numbers mean a new group; only the last one counts."""
 
     first: int
@@ -74,10 +74,10 @@ class Lane(NamedTuple):
 class CallLog:
     """The calls of a rank, in order. Compared by identity, because ranks with equal calls share it."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoggedCall, ...]
 
     @cached_property
-    def lanes(self) -> Mapping[int, Lane]:
+    def lanes(self) -> Mapping[int, GroupCollectives]:
         """The collectives of each group, by the group's number."""
         places: dict[int, dict[int, int]] = {}
         for index, step in enumerate(self.steps):
@@ -87,7 +87,7 @@ class CallLog:
                     own.clear()
                 own[step.sequence] = index
         return {
-            group: Lane(next(iter(own)), next(reversed(own)), next(iter(own.values())), own)
+            group: GroupCollectives(next(iter(own)), next(reversed(own)), next(iter(own.values())), own)
             for group, own in places.items()
         }
 

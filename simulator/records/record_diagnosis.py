@@ -203,6 +203,7 @@ class _Diagnosing:
         return tuple(record.calls[index].call for index in record.call_log.unfinished)
 
     def _unknown(self) -> Iterator[Finding]:
+        """Yield a finding if the records cannot show whether the job failed."""
         stalled = [*self._met.stalled, *self._messages.stalled]
         for calls in stalled[:_MOST_STALLED]:
             what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
@@ -234,6 +235,7 @@ class _Diagnosing:
     # --- what the records do not say ----------------------------------------------------------------------------------
 
     def _notes(self) -> Iterator[str]:
+        """Yield a note for each limit of the records."""
         records = list(self._job.records.values())
         if self._job.unrecorded:
             yield f"no record of {rank_list(self._job.unrecorded)}"
@@ -256,8 +258,8 @@ class _Diagnosing:
             yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
-                f"no record says who belongs to group {listed([repr(name) for name in self._job.guessed], 4)}: taken "
-                "to be the ranks that called with it, and who is missing there, one that may be in it besides"
+                f"no record has the members of group {listed([repr(name) for name in self._job.guessed], 4)}: assumed "
+                "to be the ranks that called with it, so a missing rank is one that may also be a member"
             )
         skipped = {record.rank: record.not_recorded for record in records if record.not_recorded}
         if skipped:

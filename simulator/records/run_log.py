@@ -38,10 +38,10 @@ class RunLog:
 
 def run_log(trace: Iterable[Event], world_size: int) -> RunLog:
     """Return the log of a run with so many ranks."""
-    return _Reading(world_size).read(trace)
+    return _RunLogBuilder(world_size).read(trace)
 
 
-class _Reading:
+class _RunLogBuilder:
     """Builds the log from a trace, event by event."""
 
     def __init__(self, world_size: int) -> None:
@@ -55,6 +55,7 @@ class _Reading:
         """The same for unmatched sends and receives, by group, receiver and tag."""
 
     def read(self, trace: Iterable[Event]) -> RunLog:
+        """Return the log of a trace."""
         for event in trace:
             call = event.call
             if call is None:

@@ -1,4 +1,4 @@
-"""The baton: which thread of a rank runs, and how the baton goes from one to the next."""
+"""The baton: the right to run. Exactly one thread of the ranks has it, and passes it on to the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpsim.simulator.runtime.rank_thread import Rank, RankThread
 
 
 class Baton:
-    """The baton of one execution. Each thread sleeps before a lock of its own, `RankThread.baton`, until it has it."""
+    """The baton of one execution. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
 
     def __init__(
         self,
@@ -22,26 +22,26 @@ class Baton:
         switch: Callable[[int | None, int | None], None],
     ) -> None:
         self.running: RankThread | None = None
-        """Who has it."""
+        """The thread that has the baton."""
         self.started: dict[int, RankThread] = {rank.rank: rank.main for rank in ranks}
-        """The threads that have not ended, and all that run a rank's program, by number."""
+        """By number: the main threads of all ranks, and their other threads that have not ended."""
         self.has_ended = False
         self.over = _allocate_lock()
-        """Whoever started the execution waits for it. Released when that has ended, that is, the last rank is finished,
-        and when something else is to be done there (prompt_server.py)."""
+        """A lock that the thread which started the execution waits for. It is released when the last rank has finished,
+        and when a debugger needs a line of input (prompt_server.py)."""
         self.over.acquire()
         self._kernel = kernel
         self._switch = switch
 
     def pass_on(self, giver: RankThread | None, number: int | None) -> None:
-        """Hand it from one thread to another; None stands for the thread that started the execution.
+        """Pass the baton to another thread. A `giver` of None is the thread that started the execution.
 
-        With nobody to hand it to, the execution has ended.
+        A `number` of None ends the execution.
         """
         successor = None if number is None else self.started[number]
         try:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
-        except Exception as error:  # a bug of ours, but the baton must go on, or everybody sleeps for ever
+        except Exception as error:  # a bug of ddpsim; but the baton must move, or all threads sleep for ever
             self.break_off_by_bug(error)
         self._kernel.give_baton(number)
         self.running = successor
@@ -52,11 +52,11 @@ class Baton:
             successor.baton.release()
 
     def break_off_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that nobody but us can have made."""
+        """End the execution with an error that is a bug of ddpsim."""
         self._kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
 
 
 def stack_of(rank: RankThread) -> StackTold:
-    """Where what a thread runs stands."""
+    """Return the current stack of a thread, and whether it seems to wait for a lock."""
     frame = sys._current_frames().get(rank.ident)
     return StackTold(stack_text(frame), waits_for_lock(frame))

@@ -1,8 +1,8 @@
-"""Call sites: which line of the user's program stands behind what a rank does.
+"""Call sites: the line of the user's program that caused an operation of a rank.
 
-A frame is the user's if its file lies neither in torch (or what wraps its functions) or pytest, nor in this project's
-packages or its plugin, nor among those of the standard library that threads are made of. Whether it does is worked out
-once per file; finding a site costs a walk over a few frames, no traceback.
+A frame is the user's unless its file belongs to torch (or to wrappers of its functions), pytest, this project or its
+plugin, or the modules of the standard library that implement threads. This is decided once per file. Finding a site
+walks over a few frames and makes no traceback.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
 
 _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
 _DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
-"""Where what wraps functions of torch that have another name by now is, in one version of Python or another."""
+"""Modules, by Python version, with the decorator that wraps deprecated functions of torch."""
 
 GENERATED = "<ddpsim generated>"
-"""The file of code that stands for lines of another program, and is none of any."""
+"""The file name of generated code that represents lines of another program."""
 
 _GENERATED = (GENERATED, "<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
-"""Code without a file that a library made."""
+"""Prefixes of the file names of code that libraries generate, which has no file."""
 
 _OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")
-"""The files that inductor generates, wherever its cache is: by a hash, of which their folder has two letters."""
+"""Matches the files that inductor generates: named by a hash, in a folder named by two letters of it."""
 
 _REST = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
-"""Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
+"""Names of functions that dataclasses makes by exec. Their file is "<string>", as with `python -c`."""
 
 STARTS = frozenset({"ddpsim.simulator.runtime.rank_body", "ddpsim.simulator.runtime.threads.thread_body"})
-"""Modules from which the program of a rank, and the threads that it starts, are run."""
+"""Modules that call the program of a rank and the targets of its threads."""
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
 _PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
 _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
-"""A line of Python that may be blocked at a lock or a queue."""
+"""Matches a line of Python that may be blocked at a lock or a queue."""
 
 
 @lru_cache(maxsize=1)
 def _foreign_roots() -> tuple[str, ...]:
     roots = []
     for package in _OWN_PACKAGES:
-        top, *below = package.split(".")  # to look for one within another would import the other
+        top, *below = package.split(".")  # `find_spec` of a subpackage would import its parent
         spec = importlib.util.find_spec(top)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), *below, ""))
@@ -72,14 +72,17 @@ def is_users(code: CodeType) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_users_file(path: str) -> bool:
-    """By file: code objects of equal text in two files are equal. What has no file (`<stdin>`, exec) is the user's."""
+    """True for a file of the user's program. Code without a file (`<stdin>`, exec) is the user's.
+
+    The cache is by file because code objects of equal text in two files are equal.
+    """
     if path.startswith("<"):
         return not path.startswith(_GENERATED)
     return not os.path.abspath(path).startswith(_foreign_roots()) and not _OF_INDUCTOR.fullmatch(path)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's program, from `frame` outwards."""
+    """Return the innermost frame of the user's program, from `frame` outwards."""
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
     return frame
@@ -87,24 +90,24 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 @lru_cache(maxsize=4096)
 def site_in(path: str, line: int, function: str) -> Site:
-    """A line of a function, also of the rest of one, behind a break of the graph that it was compiled to."""
+    """Return a line of a function. After a graph break of torch.compile, name the original function."""
     rest = _REST.fullmatch(function)
     return Site(path, line, rest[1] if rest else function)
 
 
 def site_at(frame: FrameType) -> Site:
-    """The line that `frame`, of the user's program, is at."""
+    """Return the current line of `frame`, which belongs to the user's program."""
     return site_in(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def calls_into(path: str, other: str) -> bool:
-    """True if a file may be named as what called another: not of the same installed packages, nor Python's own."""
+    """True if a file may be shown as the caller of another: not of the same packages, nor Python's library."""
     return path != other and _home(path) not in (_home(other), _PYTHONS_OWN)
 
 
 @lru_cache(maxsize=4096)
 def _home(path: str) -> str:
-    """The folder of installed packages that a file is in, that of the standard library, or the file."""
+    """Return the folder of installed packages, or of the standard library, that has a file; else the file itself."""
     found = INSTALLED.search(path)
     if found is not None:
         return path[: found.end()]
@@ -112,30 +115,30 @@ def _home(path: str) -> str:
 
 
 def package_of(path: str) -> str:
-    """The installed package that a file is in, such as "torch"; "" for any other file."""
+    """Return the installed package that has a file, such as "torch"; "" for any other file."""
     found = INSTALLED.search(path)
     return "" if found is None else re.split(r"[/\\.]", path[found.end() :])[0]
 
 
 def is_projects(code: CodeType) -> bool:
-    """True for a function of the user's program that lies neither among installed packages nor in Python's library."""
+    """True for a function of the user's own project: not in an installed package, nor in Python's library."""
     path = code.co_filename
     return is_users(code) and _home(path) == path
 
 
 def site_of(frame: FrameType | None) -> Site:
-    """The line of the user's program from which `frame` was reached; equal lines give the same object."""
+    """Return the line of the user's program that led to `frame`; equal lines give the same object."""
     found = user_frame(frame)
     return NOWHERE if found is None else site_at(found)
 
 
 def site_here() -> Site:
-    """The line of the user's program that the caller was reached from."""
+    """Return the line of the user's program that led to the caller."""
     return site_of(sys._getframe(1))
 
 
 def site_of_error(error: BaseException | None) -> Site | None:
-    """The innermost line of the user's program that an exception passed."""
+    """Return the innermost line of the user's program in an exception's traceback."""
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
         if is_users(frame.f_code):
@@ -144,7 +147,7 @@ def site_of_error(error: BaseException | None) -> Site | None:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The exception with the user's frames of its traceback; the exception itself still has them all."""
+    """Format an exception with only the user's frames. The exception's own traceback is not changed."""
     frames = list(traceback.walk_tb(error.__traceback__))
     users = [(frame, line) for frame, line in frames if is_users(frame.f_code)]
     stack = traceback.StackSummary.extract(iter(users or frames))
@@ -153,7 +156,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def stack_text(frame: FrameType | None) -> str:
-    """The stack that ends in `frame`, from the user's first frame on, innermost last, without the simulator's own."""
+    """Format the stack that ends in `frame`, from the user's first frame on, without the simulator's frames."""
     if frame is None:
         return "(no Python stack)"
     frames = list(traceback.walk_stack(frame))[::-1]
@@ -161,8 +164,8 @@ def stack_text(frame: FrameType | None) -> str:
         (index for index, (each, _) in enumerate(frames) if each.f_globals.get("__name__") in STARTS), default=0
     )
     first = next((start + index for index, (each, _) in enumerate(frames[start:]) if is_users(each.f_code)), start)
-    told = [(each, line) for each, line in frames[first:] if not is_simulators_file(each.f_code.co_filename)]
-    return "".join(traceback.StackSummary.extract(iter(told)).format())
+    shown = [(each, line) for each, line in frames[first:] if not is_simulators_file(each.f_code.co_filename)]
+    return "".join(traceback.StackSummary.extract(iter(shown)).format())
 
 
 @lru_cache(maxsize=4096)
@@ -172,7 +175,7 @@ def is_simulators_file(path: str) -> bool:
 
 
 def waits_for_lock(frame: FrameType | None) -> bool:
-    """True if what is blocked in `frame` seems to wait for a lock. Python's own are native: the line has to tell."""
+    """True if code blocked in `frame` seems to wait for a lock. Native locks have no frame, so the line is matched."""
     if frame is None:
         return False
     if frame.f_globals.get("__name__") in _OF_LOCKS:

@@ -1,4 +1,4 @@
-"""How long a thread or process has computed, or has waited for a core to do so: on a busy machine it may have none."""
+"""Measures how long a thread or process has computed or has waited for a free core."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 
 
 def core_seconds(clock: int, schedstat: str) -> float:
-    """CPU seconds by that clock, and those without a core by that file of Linux's; 0 of the latter where there is none.
+    """Return the CPU seconds of a clock plus the seconds spent waiting for a core, from a `schedstat` file of Linux.
 
-    The file has nanoseconds with a core, nanoseconds in which it was to run and had none, and how often it got one:
-    Linux, Documentation/scheduler/sched-stats.rst. Raises OSError where the system does not know the clock.
+    The file has the nanoseconds on a core, the nanoseconds spent waiting for one, and the number of time slices
+    (Linux, Documentation/scheduler/sched-stats.rst). Without the file the waiting time counts as 0. Raises OSError if
+    the system does not know the clock.
     """
     return time.clock_gettime(clock) + _without_a_core(schedstat)
 

@@ -1,7 +1,7 @@
-"""Executors of the caller that ranks use: each rank has one of its own, as a process that was forked would have.
+"""Copies of the caller's thread pool executors, one for each rank that uses them, as forked processes would have.
 
-Shared, the first rank to end would tell the workers that it has started to end, and they would shut the executor down
-for all; and a worker outside would do the work of ranks at moments of its own. The caller's executor is not touched.
+If ranks shared one, the first rank to end would shut it down for all, and its workers, which are not simulated, would
+run the ranks' work at any time. The caller's executor itself is not changed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 _PLAIN_QUEUE = queue.SimpleQueue
-"""What an executor of the caller has; one that a rank made has a queue of the simulator's."""
+"""The work queue of an executor made outside of ranks. An executor made by a rank has a simulated queue."""
 
 
 class Executors:
-    """Those of one execution."""
+    """The ranks' copies of executors in one execution."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[int, int], tuple[ThreadPoolExecutor, Any]] = {}
-        """By rank and the id of the caller's: that, so that the id stays its own, and the rank's."""
+        """(rank, id of the caller's executor) -> (that executor, kept alive so that the id stays unique; the copy)."""
 
     def of_rank(self, executor: ThreadPoolExecutor, rank: int) -> ThreadPoolExecutor:
-        """The one that the running rank uses in the place of an executor."""
+        """Return the executor that a rank uses instead of the caller's."""
         if not isinstance(vars(executor)["_work_queue"], _PLAIN_QUEUE):
             return executor
         if (rank, id(executor)) not in self._own:
@@ -33,12 +33,12 @@ class Executors:
         return own
 
     def forget(self) -> None:
-        """The run is over. May be called twice."""
+        """Drop all copies after the run. May be called twice."""
         self._own.clear()
 
 
 def _as_new(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
-    """A copy without workers and work; one that was shut down is so, too."""
+    """Return a copy without workers and work. If the original was shut down, the copy is, too."""
     own: Any = copy.copy(executor)
     vars(own).update(
         _threads=set(),

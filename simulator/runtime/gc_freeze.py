@@ -1,15 +1,14 @@
-"""Python's garbage collector, while an execution runs.
+"""Makes Python's garbage collector run less often while an execution runs.
 
-By default it looks through all objects of the process again and again while 1,024 ranks build their models: a quarter
-of the run. So what exists at the start is set aside (`gc.freeze`), and how many new objects lead to a collection grows
-with the number of ranks, each of which makes as many as a process of its own would. Reference cycles that die young
-still go; those that grow old wait for the end of the run.
+By default it would scan all objects of the process again and again while 1,024 ranks build their models: a quarter of
+the run. So objects that exist at the start are frozen (`gc.freeze`), and the threshold of new objects that triggers a
+collection grows with the number of ranks. Reference cycles that die young are still collected. Older ones are collected
+after the run.
 
-What was set aside is old afterwards, and Python, which counts what grows old to tell when to look there, did not see
-it. So cycles that outlive their run, a result for instance, would pile up over thousands of runs; they are looked for
-whenever so many ranks have run. That takes as long as some dozen small runs, since everything is looked through. An
-exploration sets aside what exists before its first execution, and nothing more until its end: what an execution leaves
-is young then, and goes as it would without us.
+Frozen objects become old objects afterwards, and Python's counters, which decide when to scan old objects, do not count
+them. Cycles that outlive their run, such as results, would pile up over thousands of runs. So a full collection runs
+whenever a given number of ranks have run; it takes as long as some dozen small runs. An exploration freezes objects
+once, before its first execution: what an execution leaves is young then, and is collected as usual.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _YOUNG_OBJECTS_PER_RANK = 10_000
-"""More than a small model in DDP is made of: a rank that builds one and trains it leads to no collection."""
+"""More objects than a small model in DDP has: a rank that builds and trains one triggers no collection."""
 
 _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000
-"""An old collection comes hardly ever."""
+"""Thresholds with which collections of the oldest generation almost never run."""
 
 _RANKS_PER_OLD = 1_000
-"""Trainings of four ranks leave some 100 MB until then, and the collection takes as long as a few of them."""
+"""A full collection runs after this many ranks. Trainings of four ranks leave some 100 MB until then."""
 
 _LITTLE_GARBAGE = 10_000
-"""Objects. Programs that leave no more than this in so many ranks are not worth looking again as soon."""
+"""If a full collection frees fewer objects than this, the next one comes later."""
 
 
 class _OldCollections:
-    """How many ranks have run since the last old collection, and after how many the next one is due."""
+    """Counts the ranks since the last full collection, and decides when the next one is due."""
 
     def __init__(self) -> None:
         self._ranks = 0
         self._due = _RANKS_PER_OLD
 
     def run(self, ranks: int) -> None:
-        """Collect if that is due after the ranks of earlier runs, and count those of the one that begins."""
+        """Run a full collection if one is due, and count the ranks of the run that begins."""
         if self._ranks >= self._due:
             self._ranks = 0
             self._due = 2 * self._due if gc.collect() < _LITTLE_GARBAGE else _RANKS_PER_OLD
@@ -47,14 +46,14 @@ class _OldCollections:
 
 
 class _FrozenObjects:
-    """Freezes what exists, once, and knows if that was done: Python, asked, counts the frozen, in 10 ms or more."""
+    """Freezes existing objects once and remembers it: `gc.get_freeze_count` takes 10 ms or more."""
 
     def __init__(self) -> None:
         self._is_done = False
-        """By a run, which ends; or by the process, for reasons of its own, and then for good."""
+        """True if objects are frozen: by a run, until its end, or by the process itself, for good."""
 
     def begin(self) -> bool:
-        """Freeze, unless that was done; whether it is the caller's to undo."""
+        """Freeze existing objects unless that was done. True if the caller has to call `end`."""
         if self._is_done:
             return False
         self._is_done = True
@@ -64,21 +63,21 @@ class _FrozenObjects:
         return True
 
     def end(self) -> None:
-        """Undo it."""
+        """Unfreeze the objects."""
         gc.unfreeze()
         self._is_done = False
 
 
 _OLD_COLLECTIONS = _OldCollections()
 _FROZEN_OBJECTS = _FrozenObjects()
-# As the collector does, they belong to the whole process.
+# They belong to the whole process, as the collector does.
 
 
 @contextmanager
 def freeze_existing_objects(world_size: int) -> Iterator[None]:
-    """Let the collector look inside at nothing that exists now. A run of so many ranks does this once.
+    """Exclude all objects that exist now from collections inside. `world_size` is the number of ranks of the run.
 
-    What is around several runs, which count themselves, has no ranks.
+    A caller that wraps several runs passes 0, as each run counts its own ranks.
     """
     if gc.isenabled():
         _OLD_COLLECTIONS.run(world_size)
@@ -92,7 +91,7 @@ def freeze_existing_objects(world_size: int) -> Iterator[None]:
 
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
-    """Collect less often inside, and nothing that exists now; the collector is as it was afterwards."""
+    """Make the collector run less often inside, and exclude existing objects; restore its settings afterwards."""
     before, was_enabled = gc.get_threshold(), gc.isenabled()
     with freeze_existing_objects(world_size):
         if was_enabled and before[0]:
@@ -101,5 +100,5 @@ def fewer_collections(world_size: int) -> Iterator[None]:
             yield
         finally:
             gc.set_threshold(*before)
-            if was_enabled != gc.isenabled():  # a rank may have switched it
+            if was_enabled != gc.isenabled():  # a rank may have enabled or disabled it
                 (gc.enable if was_enabled else gc.disable)()

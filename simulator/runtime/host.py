@@ -1,8 +1,7 @@
-"""The seam between what torch talks to in a rank and whoever runs the ranks: all that the first asks of the second.
+"""The interface between the process groups that torch calls in a rank and the host, which runs the ranks.
 
-Whether ranks are threads of one process or processes of their own is for the host alone. Requests and answers are plain
-values; what is no request here (`begin_call`, `issue`, `wait`) is what each call of each rank goes through, and takes
-the shortest way that a host has.
+Only the host knows whether ranks are threads of one process or processes. Requests and answers are plain values. Every
+call uses `begin_call`, `issue` and `wait`; these are methods instead of requests because that is faster.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from ddpsim.simulator.kernel.requests import Request
 
 
 class RunningRank(Protocol):
-    """A rank: what its threads share."""
+    """A rank, as the process group sees it: the state that its threads share."""
 
     calls_issued: int
     """The handle of the latest call."""
 
     @property
     def has_started_threads(self) -> bool:
-        """True once its program has."""
+        """True once the rank's program has started a thread."""
 
     with_future: list[Call]
-    """If somebody explores: the calls that futures of the program may hang on."""
+    """During an exploration: the calls that futures of the program may depend on."""
 
     def open(self) -> list[Pending]:
         """The calls that are not complete, in the order of issue."""
@@ -37,21 +36,21 @@ class RunningThread(Protocol):
 
     rank: int
     number: int
-    """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
+    """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
     name: str
-    """As Python calls it; "" for the one that runs the rank's program."""
+    """The name of the Python thread; "" for the rank's main thread."""
     started_at: Site
-    """The line of the user's program that did."""
+    """The line of the user's program that started the thread."""
     is_reducing_at_once: bool
-    """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
+    """True while DDP's Reducer issues all its calls and then waits for them, without returning to Python."""
 
     @property
     def of(self) -> RunningRank:
-        """The rank that it belongs to."""
+        """The rank that the thread belongs to."""
 
 
 class Pending:
-    """One issued call until it is complete."""
+    """An issued call that is not complete yet."""
 
     __slots__ = (
         "call",
@@ -81,70 +80,73 @@ class Pending:
         """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
         self.is_complete = False
         self.error: Exception | None = None
-        """What the transport said instead of moving the data."""
+        """The error with which the transport failed to move the data."""
         self.waited = False
         self.source: int | None = None
-        """Who sent the message, once a receive is complete."""
+        """The rank that sent the message, once a receive is complete."""
         self.members: tuple[int, ...] = ()
         """The global ranks of the group."""
         self.receive_completion: Callable[[], None] = _ignore
         """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
         self.when_moved: Callable[[], None] | None = None
-        """Runs as soon as the data has moved, on whichever thread, before any program sees it."""
+        """Runs as soon as the data has moved, on any thread, before a program reads the data."""
 
     def release(self) -> None:
-        """Let go of the tensors and of the handle, which holds this in turn."""
+        """Drop the references to the tensors and to the work handle, which refers back to this object."""
         self.payload = None
         self.receive_completion = _ignore
 
 
 def _ignore() -> None:
-    """Nobody asked for the completion."""
+    """Do nothing on completion."""
 
 
 class CallWatch(Protocol):
-    """Watches the calls of ranks for hazards, and notices them (`Noticed`)."""
+    """Watches the calls of ranks for hazards, and reports them to the kernel (`Noticed`).
+
+    A hazard works in this run and may fail in another.
+    """
 
     listeners: list[Callable[[Pending], None]]
-    """Who else is told of the user's calls, when they are issued."""
+    """Functions that are called with each call that the user's program issues."""
 
     def issued(self, pending: Pending) -> None:
-        """A rank issued a call."""
+        """Note that a rank issued a call."""
 
     def settled(self, pending: Pending) -> None:
-        """The owner of a call waits for it, or has found it complete."""
+        """Note that the owner of a call waits for it, or has found it complete."""
 
     def unwaited(self, rank: int) -> Sequence[Call]:
-        """The user's calls that a rank has not waited for yet."""
+        """Return the user's calls that a rank has not waited for yet."""
 
     def poisoned(self, rank: int) -> Sequence[Call]:
-        """Those of them whose tensors hold what shows."""
+        """Return those of a rank's unwaited calls whose tensors hold poison values."""
 
     def number(self, call: Call) -> int:
-        """A number for a call whose tensors are to hold it; see Note [Marks] in process_group/poison_marks.py."""
+        """Return the number that marks a call's tensors; see Note [Marks] in process_group/poison_marks.py."""
 
     def came_to_light(self, rank: int, value: Any, where: str) -> None:
-        """What a program has done with its tensors shows in a value."""
+        """Check a value of the program for poison from tensors that it read too early."""
 
     def returned(self, rank: int, value: Any) -> None:
-        """What a program returned."""
+        """Check the value that a program returned."""
 
     def slot_filled(self, pendings: Sequence[Pending]) -> None:
-        """The calls of a collective met and agree, and write their outputs next."""
+        """Note that the calls of a collective have all arrived and match; their outputs are written next."""
 
     def rank_ended(self, rank: int) -> None:
-        """A rank's program returned."""
+        """Note that a rank's program returned."""
 
     def run_ended(self) -> None:
-        """No rank runs any more."""
+        """Note that no rank runs any more."""
 
 
 class Host(Protocol):
-    """What runs the ranks of one execution, as a rank sees it."""
+    """Runs the ranks of one execution; this is the part that a rank's process group uses."""
 
     world_size: int
     is_observed: bool
-    """Somebody explores, and wants to know what each step touches."""
+    """True if an exploration records what each step accesses."""
     hazards: CallWatch
 
     @property
@@ -152,25 +154,25 @@ class Host(Protocol):
         """The running thread of a rank."""
 
     def is_rank_thread(self) -> bool:
-        """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
+        """True on the running thread of a rank. False in a process forked from it, which has a copy of that thread."""
 
     def ask(self, request: Request) -> Any:
-        """Carry a request of the running thread to the kernel, and return what it is answered by."""
+        """Pass a request of the running thread to the kernel and return the answer's value."""
 
     def break_off(self, error: Exception) -> None:
-        """End the execution with an error that whoever runs it shall raise."""
+        """End the execution with an error for the caller of the run."""
 
     def begin_call(self, intent: Accesses) -> RunningThread:
-        """The choice point before a call of the running thread, which it returns. A fault may strike here."""
+        """Make the choice point before a call and return the running thread. An injected fault may strike here."""
 
     def issue(self, pending: Pending) -> None:
-        """Make a call of the running thread."""
+        """Issue a call of the running thread."""
 
     def watch(self, pending: Pending) -> None:
-        """Something is about to hang on the completion of a call."""
+        """Note that something will depend on the completion of a call."""
 
     def is_complete(self, pending: Pending) -> bool:
-        """Look whether a call is complete. To look in vain lets the others run."""
+        """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
+        """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""

@@ -1,4 +1,4 @@
-"""The kernel as whoever hosts threads of ranks sees it: the kernel itself, or what stands for it in another process."""
+"""The kernel's interface for the host of rank threads: implemented by the kernel, and by a proxy in rank processes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
 
 class RunPort(Protocol):
-    """What a host reads of the execution. In another process than the kernel's it is as of the last answer."""
+    """The execution's state that a host reads. In a rank process it is the state at the last answer."""
 
     @property
     def ranks(self) -> Sequence[RankRecord]:
-        """Those that the host runs."""
+        """The ranks that the host runs."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
-        """The tasks that the host runs and that have not ended, and every rank's program, by number."""
+        """By number: the host's tasks that have not ended, and the main task of every rank."""
 
     @property
     def started(self) -> int:
@@ -28,41 +28,41 @@ class RunPort(Protocol):
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
+        """The number of steps so far."""
 
     @property
     def is_observed(self) -> bool:
-        """Somebody explores, and wants to know what each step touches."""
+        """True if an exploration records what each step accesses."""
 
     @property
     def life(self) -> Life:
-        """How far the execution is."""
+        """Whether the execution is running, stopping or ended."""
 
 
 class KernelPort(Protocol):
-    """What a host of threads asks; `Kernel` says what each does."""
+    """The kernel's functions that a host calls; `Kernel` documents each."""
 
     @property
     def run(self) -> RunPort:
-        """What has come of the execution so far."""
+        """The state of the execution so far."""
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running task."""
 
     def watch(self, handle: int) -> bool:
-        """Something hangs on the completion of a call from here on. True if it is to be delivered now."""
+        """Note that something depends on a call's completion from now on. True if it is to be delivered now."""
 
     def reply(self, said: Reply | None) -> Answer:
-        """Go on with the running task's request."""
+        """Continue the running task's request with a reply."""
 
     def drop(self) -> None:
         """Give up the running task's request."""
 
     def resume(self, task: Task) -> Answer:
-        """A task of this host has got the baton."""
+        """Continue a task of this host that has received the baton."""
 
     def give_baton(self, number: int | None) -> None:
-        """The host hands the baton to a task of its own, or to nobody."""
+        """Note that the host passes the baton to one of its tasks, or to none."""
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task has the baton, or is going to get it, only to leave."""
+        """True if a task is being unwound, or will be when it gets the baton."""

@@ -1,8 +1,8 @@
-"""Exceptions that were on their way out when a run ended: a `finally`, an `__exit__` or a handler made the last call.
+"""Finds exceptions that were propagating out of a rank when the run ended, during a call in a `finally` or handler.
 
-Python says what is being handled wherever something is raised, so the exception that carries a rank out of a run that
-is over has it as its context. Whether it was going to leave is in the source: in which part of which statement the
-frame stood that handled it. A handler that does not end with `raise` has caught it, which is the program's own affair.
+Python sets the exception that is being handled as the `__context__` of RankUnwound, which unwinds the rank. The source
+code shows whether that exception would have propagated: it depends on the part of the `try` or `with` statement that
+the frame was in. A handler that does not end with `raise` has caught it, so it is not reported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from itertools import pairwise
 
 _Try = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
 _Lines = tuple[int, int]
-"""First and last."""
+"""The first and the last line of a block."""
 
 
 def leaving(
     carried_out: BaseException, machinery: type[BaseException], handled_at_end: BaseException | None
 ) -> BaseException | None:
-    """The innermost exception that was leaving when `carried_out`, of type `machinery`, was raised; None if none.
+    """Return the innermost exception that was propagating when `carried_out`, of type `machinery`, was raised.
 
-    It has to be one that was being handled when the run ended: what is raised later comes of the end.
+    It has to be one that was being handled when the run ended: later exceptions are consequences of the end. None if
+    there was none.
     """
     known = {id(each) for each in _chain(handled_at_end)}
     for later, error in pairwise(_chain(carried_out)):
@@ -40,11 +41,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _leaves(error: BaseException, later: BaseException) -> bool:
-    """True if the frame that handles an exception only cleans up behind it; `later` was raised from there."""
+    """True if the frame that handles `error` only cleans up before it propagates; `later` was raised there."""
     trace = error.__traceback__
     if trace is None:
         return False
-    frame = trace.tb_frame  # the outermost that the exception has come to
+    frame = trace.tb_frame  # the outermost frame that the exception has reached
     now = next((line for each, line in traceback.walk_tb(later.__traceback__) if each is frame), None)
     if now is None:
         return False
@@ -59,7 +60,7 @@ def _has(lines: _Lines, line: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _parts(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
-    """What is tried and what cleans up behind it, for each statement of a file that does; () if it cannot be read."""
+    """Return (body, clean-up) lines of each `try` and `with` statement of a file; () if it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):

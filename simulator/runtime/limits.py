@@ -1,11 +1,11 @@
-"""Limits: watch a running execution from outside, and end it when it takes too long or does not come back.
+"""Time limits: watches a running execution from outside, and ends it when it takes too long or is blocked.
 
-The watcher is the caller's own thread, which has nothing else to do. A rank that computes is told from one that is
-blocked in a lock, a socket or native code by the time for which its thread has had a core, or waited for one: the first
-may take as long as the budget has seconds, the second is `stuck` after `Budget.stuck_seconds`.
+The caller's own thread does the watching. A rank that computes may run for `Budget.seconds`. A rank that is blocked in
+a lock, a socket or native code is `stuck` after `Budget.stuck_seconds`. The two are distinguished by the time for which
+the thread has had a core, or waited for one.
 
-A rank that imports a module gets more time: on a busy machine it waits for the disk, and if it is interrupted, a module
-half made stays behind in the process. So does one that compiles: torch's compiler waits for one of C++.
+A rank that imports a module gets more time: on a busy machine it waits for the disk, and an interrupted import would
+leave a half-initialized module in the process. A rank that compiles does, too: torch.compile waits for a C++ compiler.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ddpsim.simulator.runtime.thread_exit import stop_signalling
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
-"""A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
+"""A rank that computes uses more than this share of a core; one that waits in a polling loop, as sockets do, less."""
 
 _TIMES_FOR_PREPARING = 10
-"""So many times as long may a rank be blocked that imports a module, or compiles."""
+"""A rank that imports a module, or compiles, may be blocked this many times as long."""
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 _COMPILES = frozenset({"torch._dynamo.convert_frame", "torch._inductor.compile_fx"})
-"""Modules whose functions are left before what they have compiled runs."""
+"""Modules of torch whose functions are on the stack only during compilation, not when the compiled code runs."""
 
 _GRACE_SECONDS = 1.0
-"""How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
+"""How long a rank may take to notice the end of the execution before it is interrupted, and then before it is
 abandoned."""
 
 
 def run(starter: Starter, budget: Budget) -> None:
-    """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
+    """Start an execution and wait for its end. A passed limit or an interrupt (Ctrl-C) ends it early."""
     baton = starter.host.baton
     try:
         starter.start()
@@ -50,12 +50,13 @@ def run(starter: Starter, budget: Budget) -> None:
         while not baton.has_ended:
             try:
                 _drain(starter)
-            except KeyboardInterrupt:  # impatience does not help: the ranks are being unwound
+            except KeyboardInterrupt:  # a second Ctrl-C changes nothing: the ranks are being unwound
                 continue
         raise
 
 
 def _watch(starter: Starter, budget: Budget) -> None:
+    """Wait for the end of the execution, serve debugger prompts, and end the execution when a limit passes."""
     host, baton, clock = starter.host, starter.host.baton, starter.host.prompt_server.clock
     seen: tuple[object, ...] = ()
     start = seen_at = clock.now()
@@ -75,14 +76,14 @@ def _watch(starter: Starter, budget: Budget) -> None:
         asleep = now - seen_at
         if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
             starter.stop_at_limit(Ending.STUCK, rank)
-            return _drain(starter, grace_seconds=0.1)  # it has been asleep for long: it will not notice
+            return _drain(starter, grace_seconds=0.1)  # it has been blocked for long and will not notice
         if now - start > budget.seconds:
             starter.stop_at_limit(Ending.SECONDS, rank)
             return _drain(starter)
 
 
 def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
-    """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
+    """Wait until every rank has left its program. Interrupt a rank that does not notice the end, then abandon it."""
     baton = starter.host.baton
     starter.host.prompt_server.close()
     rank = baton.running
@@ -97,13 +98,13 @@ def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
             if not interrupted:
                 interrupted, waited_since = True, time.monotonic()
                 rank.exit.interrupt(rank.ident)
-            elif rank.exit.claim():  # else it is just leaving
+            elif rank.exit.claim():  # otherwise it is just leaving
                 starter.abandon(rank)
                 stop_signalling()
 
 
 def _patience(rank: RankThread, budget: Budget) -> float:
-    """How long a rank may be blocked, in seconds."""
+    """Return how many seconds a rank may be blocked."""
     frame = sys._current_frames().get(rank.ident or 0)
     while frame is not None and not _prepares(frame):
         frame = frame.f_back
@@ -115,7 +116,10 @@ def _prepares(frame: FrameType) -> bool:
 
 
 def _core_seconds(rank: RankThread) -> float:
-    """What its thread has computed or would have; where the platform cannot tell, wall time: nobody counts as stuck."""
+    """Return the seconds for which a thread computed or waited for a core.
+
+    Where the platform cannot tell, return wall time; then no rank counts as stuck.
+    """
     if sys.platform == "linux" and rank.thread is not None and rank.thread.native_id is not None:
         with suppress(OSError):  # the thread has just ended
             # The clock of a thread by its number, as MAKE_THREAD_CPUCLOCK of linux/posix-timers.h makes it;

@@ -1,16 +1,16 @@
-"""All ranks on one core.
+"""Pins the threads of all ranks to one CPU core.
 
-Exactly one rank runs at a time, so a second core is of no use to them; and a switch to a thread on another core has
-to wake that core up and warm its caches. Measured on 2 cores, 32 ranks in DDP: 10 % of the run on a quiet machine, a
+Exactly one rank runs at a time, so ranks have no use for a second core, and a switch to a thread on another core has to
+wake that core and warm its caches. Measured on 2 cores with 32 ranks in DDP: 10 % of the run on a quiet machine, a
 third on a busy one.
 
-Their threads are scheduled as SCHED_BATCH, too, which is about this only: a thread that is woken does not interrupt the
-one that wakes it (sched(7)). Else the rank that gets the baton would run at once, find that the giver still holds the
-interpreter's lock, and sleep again. Measured with 4 to 32 ranks: 5 % of the run in DDP, a quarter in bare barriers.
+The threads are also scheduled as SCHED_BATCH: a woken thread then does not preempt the one that wakes it (sched(7)).
+Otherwise the rank that gets the baton would run at once, find that the other thread still holds the interpreter's lock,
+and sleep again. Measured with 4 to 32 ranks: 5 % of the run in DDP, a quarter in bare barriers.
 
-A process that is forked from such a thread (a worker of a DataLoader) gets all cores back, since it does run beside the
-ranks. What a rank starts otherwise (`subprocess`, multiprocessing by "spawn", threads of libraries) inherits the core;
-and the rank itself sees one core, of which torch makes a warning for more than one worker.
+A process forked from such a thread (a DataLoader worker) gets all cores back, since it runs in parallel with the ranks.
+Anything else that a rank starts (`subprocess`, multiprocessing by "spawn", threads of libraries) inherits the one core.
+The rank itself sees one core, so torch warns about more than one worker.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from weakref import WeakKeyDictionary
 
 
 class _Placement(NamedTuple):
-    """Where a thread may run, and how the system's scheduler treats it."""
+    """The cores on which a thread may run, and its scheduling policy."""
 
     cores: set[int]
     policy: int
 
     def take(self) -> None:
-        """Place the calling thread so. Raises OSError where the platform forbids the cores."""
+        """Apply this placement to the calling thread. Raises OSError where the platform forbids the cores."""
         os.sched_setaffinity(0, self.cores)
         with suppress(OSError):
             if os.sched_getscheduler(0) != self.policy:
@@ -40,14 +40,14 @@ class _Placement(NamedTuple):
 
 
 _usual: WeakKeyDictionary[threading.Thread, _Placement] = WeakKeyDictionary()
-"""The threads that were put on one core, and the placement of the thread that started them."""
+"""For each thread that was pinned to one core: the placement of the thread that started it."""
 
 
 @contextmanager
 def threads_started_here_share_a_core() -> Iterator[None]:
-    """Threads that the caller starts inside stay on the core that it is on now; it may move again afterwards.
+    """Pin threads that the caller starts inside to its current core. The caller is free to move again afterwards.
 
-    Does nothing where the platform has no such call, or forbids it.
+    Does nothing where the platform does not support or permit it.
     """
     core = _current_core()
     if core is None:
@@ -69,14 +69,14 @@ def threads_started_here_share_a_core() -> Iterator[None]:
 
 
 def shares_core_of_starter(thread: threading.Thread) -> None:
-    """A thread that the caller has started shares its core, and what it may fork gets the same cores back."""
+    """Record that a thread shares the core of the caller, so that processes forked from it get all cores back."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         _usual[thread] = usual
 
 
 def _current_core() -> int | None:
-    """The core the calling thread runs on; None where the platform does not tell."""
+    """Return the core that the calling thread runs on; None where the platform does not tell."""
     if not hasattr(os, "SCHED_BATCH"):
         return None
     try:
@@ -92,7 +92,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _give_cores_back() -> None:
-    """In a process just forked, whose only thread is a copy of the one that forked it."""
+    """Undo the pinning in a forked process, whose only thread is a copy of the forking one."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         with suppress(OSError):
@@ -100,4 +100,4 @@ def _give_cores_back() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_cores_back)  # for good: it does nothing outside ranks
+    os.register_at_fork(after_in_child=_give_cores_back)  # cannot be undone; does nothing outside ranks

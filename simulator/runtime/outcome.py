@@ -1,4 +1,4 @@
-"""What ranks raised, turned into findings."""
+"""Turns the exceptions of ranks into findings."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
 from ddpsim.simulator.verdict import Finding
 
 NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
-"""The names of a rank's parameters, by their indices in its wrapper; () if they cannot be told."""
+"""(rank, indices of parameters in its DDP wrapper) -> their names; () if they are unknown."""
 
 
 class Raised(NamedTuple):
-    """What a rank raised, as words."""
+    """The description of an exception that a rank raised."""
 
     line: str
     """Type and message, in one line."""
     site: Site | None
     traceback: str
     unused: tuple[str, ...]
-    """The parameters that it says got no gradient."""
+    """The parameters that got no gradient, according to the message."""
     poisoned: tuple[Call, ...] = ()
-    """The rank's calls whose results it could not have yet, and that hold what shows."""
+    """The rank's calls that it has not waited for and whose output buffers hold poison values."""
     reason: Reason | None = None
-    """What is known of it besides."""
+    """The cause, if known."""
 
 
-def told(
+def describe(
     rank: int, error: BaseException, name_parameters: NameParameters | None = None, poisoned: Sequence[Call] = ()
 ) -> Raised:
-    """What an error of a rank tells."""
+    """Describe an exception of a rank."""
     unused = tuple(_unused(rank, error, name_parameters))
     reason = getattr(error, "reason", None)
     return Raised(
@@ -54,14 +54,14 @@ def told(
 
 
 def raised(errors: Mapping[int, Raised]) -> list[Finding]:
-    """What ranks raised, in the order they did; the same error at the same line once for all.
+    """Return the findings on exceptions, in the order raised; the same error at the same line is one finding.
 
-    What finds fault with other ranks comes after the rest, which those ranks may have raised themselves.
+    Errors that blame other ranks come last, as those ranks may have raised errors of their own.
     """
     lines = {rank: error.line for rank, error in errors.items()}
     alike: dict[object, list[int]] = {}
     for rank, error in errors.items():
-        alike.setdefault(_what_is_alike(error), []).append(rank)
+        alike.setdefault(_merge_key(error), []).append(rank)
     found = [
         rank_error(
             {rank: lines[rank] for rank in ranks},
@@ -78,8 +78,8 @@ def raised(errors: Mapping[int, Raised]) -> list[Finding]:
     return [each for _, each in sorted(raisers, key=lambda pair: _is_of_others(errors[pair[0][0]], *pair))]
 
 
-def _what_is_alike(error: Raised) -> object:
-    """What errors have in common that are told together: of one barrier that failed, whatever gloo tells each rank."""
+def _merge_key(error: Raised) -> object:
+    """Return the key by which errors are merged. Errors of one failed barrier are merged whatever their texts."""
     if isinstance(error.reason, FailedBarrier) and error.reason.missing:
         return error.reason._replace(whereabouts=()), error.site
     return kind(error.line), error.site
@@ -90,14 +90,14 @@ def _is_of_others(error: Raised, ranks: Sequence[int], finding: Finding) -> bool
 
 
 def _unused(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
-    """The parameters that an error says got no gradient: by name, or by index where names cannot be told."""
+    """Return the parameters that got no gradient according to an error: by name, or by index if names are unknown."""
     indices = unused_indices(_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of an exception."""
+    """Return the type and the first line of the message of an exception."""
     message = _message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 

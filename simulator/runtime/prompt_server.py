@@ -1,7 +1,7 @@
-"""The desk: lines that debuggers in ranks wait for are read by the thread that started the execution.
+"""Reads the input of debuggers in ranks on the thread that started the execution.
 
-That thread has nothing else to do, is the one that Ctrl-C interrupts, and the one in which Python edits lines. So
-who types is never interrupted by a limit, and Ctrl-C at a prompt ends the execution as it does elsewhere.
+That thread has nothing else to do. It is also the one that Ctrl-C interrupts, and the one in which Python edits lines.
+So no time limit interrupts a user at a prompt, and Ctrl-C there ends the execution as it does elsewhere.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 
 class Streams(NamedTuple):
-    """Where a debugger reads and writes."""
+    """The streams of a debugger."""
 
     input: Any
     output: Any
 
 
 NOBODY_TYPES = (
-    "a debugger waits for a command, and standard input is at its end and no terminal, expected somebody to type: "
+    "the debugger needs a terminal, and standard input is at its end: "
     "run it on a terminal, or run `ddpsim debug --commands FILE` with the commands in a file"
 )
 
 ReadLine = Callable[[str, Streams], str]
-"""Shows a text, the last line of which is the prompt, and returns what is typed. Raises EOFError at the end of that,
-and UsageError where nobody can type."""
+"""Shows a text that ends with the prompt, and returns the typed line. Raises EOFError at the end of the input, and
+UsageError if there is no terminal."""
 
 
 def read_line(text: str, streams: Streams) -> str:
-    """As `input` does it on streams that are not those of the process; with a terminal the line can be edited."""
+    """Read a line as `input` does, on other streams than those of the process; on a terminal it can be edited."""
     show(text[: text.rfind("\n") + 1], streams)
     replaced = Replaced()
     replaced.put(sys, "stdin", streams.input)
@@ -54,12 +54,12 @@ def read_line(text: str, streams: Streams) -> str:
 def _is_terminal(stream: Any) -> bool:
     try:
         return bool(stream.isatty())
-    except (AttributeError, ValueError):  # what stands for a stream, or one that is closed
+    except (AttributeError, ValueError):  # a substitute for a stream, or a closed one
         return False
 
 
 def show(text: str, streams: Streams) -> None:
-    """Write a text at once."""
+    """Write a text and flush it."""
     if text:
         streams.output.write(text)
         streams.output.flush()
@@ -71,14 +71,14 @@ class _Request(NamedTuple):
 
 
 class PromptServer:
-    """Of one execution whose ranks are threads."""
+    """Reads lines for the debuggers of one execution whose ranks are threads."""
 
     def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_line) -> None:
-        """`call_reader` wakes up the thread that started the execution, which calls `serve` then."""
+        """`call_reader` wakes up the thread that started the execution, which then calls `serve`."""
         self.clock = Stopwatch()
-        """That of the limits."""
+        """The clock of the time limits."""
         self.is_open = False
-        """A debugger has the word: nobody communicates."""
+        """True while a debugger is open: communication is refused then."""
         self._call_reader = call_reader
         self._read = read
         self._request: _Request | None = None
@@ -89,7 +89,7 @@ class PromptServer:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """While a debugger has the word."""
+        """Mark a debugger as open, and pause the clock of the limits."""
         was_open, self.is_open = self.is_open, True
         self.clock.stop()
         try:
@@ -99,13 +99,13 @@ class PromptServer:
             self.clock.go_on()
 
     def read_by(self, read: ReadLine) -> None:
-        """Let lines be read otherwise."""
+        """Replace the function that reads lines."""
         self._read = read
 
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
     def read(self, text: str, streams: Streams) -> str:
-        """Show a text and wait for a line. Raises EOFError where there is none, RankUnwound once the run ends."""
+        """Show a text and wait for a line. Raises EOFError at the end of the input, RankUnwound once the run ends."""
         self.check()
         self._request = _Request(text, streams)
         self._call_reader()
@@ -123,7 +123,7 @@ class PromptServer:
     # --- in the thread that started the execution ---------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Read the line that a rank waits for, if one does. KeyboardInterrupt comes through: then call `close`."""
+        """Read the line that a rank waits for, if one does. After a KeyboardInterrupt the caller must call `close`."""
         if self._request is None:
             return
         try:
@@ -134,7 +134,7 @@ class PromptServer:
         self._answered.release()
 
     def close(self) -> None:
-        """Nobody reads any more: who waits for a line leaves its program."""
+        """Stop reading: a rank that waits for a line is unwound."""
         self._is_closed = True
         if self._request is not None:
             self._request = None

@@ -1,4 +1,4 @@
-"""What the thread of a rank's program does from its beginning to its end, in whatever process it is."""
+"""The function that a rank's main thread runs from its beginning to its end, for rank threads and rank processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankU
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 Record = Callable[[int, BaseException], None]
-"""Keeps what a rank raised."""
+"""Records an exception of a rank."""
 
 
 class RankBody:
-    """Runs a program on the thread of a rank: with what it is to find there, and catching what it raises."""
+    """Runs the program on a rank's thread, in the environment that `enter_rank` makes, and catches its exceptions."""
 
     def __init__(
         self,
@@ -29,26 +29,26 @@ class RankBody:
         record_error: Record,
         record_leaving: Record,
     ) -> None:
-        """`record_leaving` keeps what was on its way out of a rank when the run ended."""
+        """`record_leaving` records an exception that was propagating out of a rank when the run ended."""
         self._program = program
         self._enter_rank = enter_rank
         self._record_error = record_error
         self._record_leaving = record_leaving
 
     def run(self, host: ThreadHost, me: RankThread) -> None:
-        """Wait for the baton, run the program, tell what came of it, and give the baton away for good."""
+        """Wait for the baton, run the program, report the result, and give the baton away for good."""
         how = Change.UNWIND
         try:
             how = self._run_program(host, me)
             _end_rank(host, me, how)
-        except RankUnwound:  # of an interrupt that came as the program ended: the baton is still here
+        except RankUnwound:  # an interrupt came as the program ended: the thread still has the baton
             _end_rank(host, me, how)
 
     def _run_program(self, host: ThreadHost, me: RankThread) -> Change:
         __tracebackhide__ = True  # pytest then begins with the program
         how = Change.UNWIND
         try:
-            me.sleep()  # inside: the end of a run may interrupt whoever has just got it
+            me.sleep()  # inside `try`: the end of a run may interrupt a thread that has just got the baton
             if not host.is_stopping:
                 with self._enter_rank(me.rank):
                     value = self._program(me.rank)
@@ -72,7 +72,7 @@ class RankBody:
 
 
 def _is_plain_exit(error: BaseException) -> bool:
-    """True for `sys.exit()` and `sys.exit(0)`, the end of a program that has nothing to complain of."""
+    """True for `sys.exit()` and `sys.exit(0)`, a successful end of a program."""
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
@@ -82,17 +82,17 @@ def _end_rank(host: ThreadHost, me: RankThread, how: Change) -> None:
             host.ask(Returned())
             host.hazards.returned(me.rank, me.of.value)
             host.hazards.rank_ended(me.rank)
-    except Exception as error:  # a bug of ours must not leave the others asleep
+    except Exception as error:  # a bug of ddpsim must not leave the other threads asleep
         host.break_off_by_bug(error)
     finally:
         host.finish(me, how)
 
 
 def _outlast_threads(host: ThreadHost, me: RankThread) -> None:
-    """Wait for the threads of a rank whose program has not come to its end."""
+    """Wait for the threads of a rank whose program has raised."""
     try:
         host.threads.outlast(me)
     except RankUnwound:
         pass
-    except Exception as error:  # a bug of ours, as above
+    except Exception as error:  # a bug of ddpsim, as above
         host.break_off_by_bug(error)

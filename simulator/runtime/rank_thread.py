@@ -1,4 +1,4 @@
-"""A rank and its threads, as the host runs them; where they stand is the kernel's to know."""
+"""A rank and its threads, as the host runs them. The kernel holds their states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.simulator.runtime.thread_exit import ThreadExit
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
-    """Leaves what a thread runs when the execution is over. A BaseException: `except Exception` lets it through."""
+    """Unwinds a thread when the execution has ended. A BaseException, so `except Exception` does not catch it."""
 
 
 class RankReturned(BaseException):  # not an error either
@@ -24,7 +24,7 @@ class RankReturned(BaseException):  # not an error either
 
 
 class Rank:
-    """A rank: what its threads share, as the threads of a process do. Only the thread that has the baton touches it."""
+    """A rank: the state that its threads share. Only the thread that has the baton accesses it."""
 
     __slots__ = (
         "calls_issued",
@@ -41,30 +41,30 @@ class Rank:
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
         self.value: Any = None
-        """What its program returned."""
+        """The value that its program returned."""
         self.calls_issued = 0
-        """The handle of the latest one."""
+        """The number of calls so far, which is the handle of the latest one."""
         self.pending: dict[int, Pending] = {}
-        """Issued and not delivered, by handle, in the order of issue."""
+        """The calls that are issued and not delivered, by handle, in the order of issue."""
         self.with_future: list[Call] = []
-        """If somebody explores: the calls that futures of the program may hang on."""
+        """During an exploration: the calls that futures of the program may depend on."""
         self.main = RankThread(record.main, self)
         self.main.thread = threading.Thread(
             target=body, args=(self.main,), name=f"ddpsim rank {self.rank}", daemon=True
         )
         self.threads = [self.main]
-        """Those that have not ended, in the order in which they were started."""
+        """The threads that have not ended, in the order in which they were started."""
         self.has_started_threads = False
         self.is_ending = False
-        """Its program is over, and it waits for the threads that are left."""
+        """True once its program has ended and it waits for its remaining threads."""
 
     def open(self) -> list[Pending]:
-        """The calls that are not complete, in the order of issue."""
+        """Return the calls that are not complete, in the order of issue."""
         return [pending for pending in self.pending.values() if not pending.is_complete]
 
 
 class RankThread:
-    """A thread of a rank and its half of the baton. Only the thread that holds the baton touches the fields."""
+    """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
 
     __slots__ = (
         "asker",
@@ -95,59 +95,59 @@ class RankThread:
         if task is not None:
             self.adopt(task)
         self.of = of
-        """The rank that it belongs to."""
+        """The rank that the thread belongs to."""
         self.rank = of.rank
         self.name = name
-        """As Python calls it; "" for the one that runs the rank's program."""
+        """The name of the Python thread; "" for the rank's main thread."""
         self.is_daemon = is_daemon
         self.started_at = started_at
-        """The line of the user's program that did; what the thread does may be all a library's."""
+        """The line of the user's program that started the thread; the thread itself may run only library code."""
         self.baton = _allocate_lock()
         self.baton.acquire()
         self.fault: BaseException | None = None
-        """What a fault raised in this thread; it may come out in another shape."""
+        """The exception that an injected fault raised in this thread; C++ code may wrap it in another one."""
         self.is_reducing_at_once = False
-        """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
+        """True while DDP's Reducer issues all its calls and then waits for them, without returning to Python."""
         self.has_seen_end = False
-        """It has gone on since the execution came to its end."""
+        """True once the thread has run after the end of the execution."""
         self.handled_at_end: BaseException | None = None
-        """What it was handling when it first did; what it raises later is a consequence of the end."""
+        """The exception that was being handled then. Exceptions raised later are consequences of the end."""
         self.locks_made = 0
         self.locks_in_a_row, self.lock_step = 0, 0
-        """How often it stood before a lock with nothing else in between, and at which step it did so last."""
+        """The number of lock operations in a row, with no other step in between, and the step of the last one."""
         self.ident = 0
-        """Of the thread, once it has started; 0 before."""
+        """The ident of the Python thread; 0 before its start."""
         self.asker = 0
-        """The same, for whoever asks in its name; 0 while a debugger looks at it, and nothing is to communicate."""
+        """The ident of the thread that may make requests; 0 while a debugger is open, when none may communicate."""
         self.visit: Callable[[], None] | None = None
-        """What a debugger that looks at it from another rank lets it do where it sleeps."""
+        """A function that a debugger in another rank asks this sleeping thread to run."""
         self.exit = ThreadExit(RankUnwound)
         self.thread: threading.Thread | None = None
-        """None once a thread that the rank started has ended."""
+        """The Python thread; None once a thread that the rank started has ended."""
 
     def start(self) -> None:
-        """Start the thread of a rank's program; it sleeps until it gets the baton."""
+        """Start the rank's main thread; it sleeps until it gets the baton."""
         assert self.thread is not None
         self.thread.start()
         self.thread._daemonic = False  # type: ignore[attr-defined]
-        # A process's main thread is no daemon, and threads are as the one that makes them, unless told.
+        # As a process's main thread it is no daemon: threads inherit `daemon` from the thread that makes them.
         self.ident = self.asker = self.thread.ident or 0
 
     def sleep(self) -> None:
-        """Sleep until it gets the baton."""
+        """Sleep until the thread gets the baton."""
         self.baton.acquire()
         if self.visit is not None:
             self.sleep_on()
 
     def sleep_on(self) -> None:
-        """Sleep until it gets the baton, after it was woken for what another thread lets it do meanwhile."""
+        """After being woken to run a debugger's function: run it, then sleep until the thread gets the baton."""
         while self.visit is not None:
             visit, self.visit = self.visit, None
             visit()
             self.baton.acquire()
 
     def have_done(self, visit: Callable[[], None]) -> None:
-        """Let it do something where it sleeps; another thread calls this, and waits until that is over."""
+        """Make this sleeping thread run a function, and wait for its end. Called by another thread."""
         over = _allocate_lock()
         over.acquire()
 
@@ -162,39 +162,39 @@ class RankThread:
         over.acquire()
 
     def adopt(self, task: Task) -> None:
-        """Be what the kernel knows; a thread that a rank starts is, before it has the baton."""
+        """Connect the thread with the kernel's task for it, before the thread gets the baton."""
         self.task = task
         self.number = task.number
-        """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
+        """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
 
     def see_end(self) -> None:
-        """Note what is being handled, as the execution is over."""
+        """Record the exception that is being handled at the end of the execution."""
         if not self.has_seen_end:
             self.has_seen_end, self.handled_at_end = True, sys.exc_info()[1]
 
     @property
     def is_adopted(self) -> bool:
-        """True once the kernel knows it."""
+        """True once the thread is connected with the kernel's task."""
         return hasattr(self, "task")
 
     @property
     def is_main(self) -> bool:
-        """True for the thread that runs the rank's program."""
+        """True for the rank's main thread, which runs its program."""
         return self.of.main is self
 
     @property
     def is_finished(self) -> bool:
-        """True once it will not run again."""
+        """True once the thread will not run again."""
         return self.task.is_finished
 
     @property
     def is_abandoned(self) -> bool:
-        """True if it was left behind."""
+        """True if the thread was abandoned because it did not end."""
         return self.is_adopted and self.task.state is State.ABANDONED
 
     @property
     def is_waiting(self) -> bool:
-        """True until somebody, or its alarm, lets it go on."""
+        """True until another thread or its time-out wakes the thread."""
         return self.task.state is State.WAITING
 
     def __str__(self) -> str:

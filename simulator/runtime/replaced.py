@@ -1,4 +1,4 @@
-"""Attributes that are replaced, and put back in the end."""
+"""Replaces attributes of modules, classes and objects, and restores them later."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
-"""An owner, the name of its attribute, and what makes the replacement of what is there."""
+"""(owner, name of its attribute, function that makes the replacement from the original)."""
 
 _ABSENT: Any = object()
-"""In the place of what an owner does not have itself, but from a class above it, or built in."""
+"""Marks an attribute that the owner does not have itself: it was inherited, or a builtin name."""
 
 
 class Replaced:
-    """What stands in the place of attributes, until `put_back`."""
+    """The attributes that are replaced until `put_back` restores them."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
@@ -23,16 +23,16 @@ class Replaced:
         return bool(self._originals)
 
     def replace(self, owner: Any, name: str, made_of: Callable[[Any], Any]) -> None:
-        """Put what is made of an attribute in its place; it is made of None where there is no such attribute."""
+        """Replace an attribute by `made_of(original)`; the original is None if there is no such attribute."""
         self.put(owner, name, made_of(getattr(owner, name, None)))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Put a value in the place of an attribute."""
+        """Replace an attribute by a value."""
         self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def put_back(self) -> None:
-        """Put everything back, the last first. May be called twice."""
+        """Restore all attributes, the last replaced first. May be called twice."""
         while self._originals:
             owner, name, original = self._originals.pop()
             if original is _ABSENT:

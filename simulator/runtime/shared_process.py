@@ -1,10 +1,9 @@
-"""Notices what ranks that are threads do to the process that they share, where each would have one of its own.
+"""Detects changes that ranks as threads make to the process that they share. Real ranks have a process each.
 
-What is replaced while an execution runs, and put back afterwards, does what it did; on the thread of a rank it is
-noted, too: `os.chdir`, `signal.signal`, the start of processes of multiprocessing (but the workers of a DataLoader,
-which are nobody's ranks), and `os.environ`, where a module of the program's own that is being imported reads which
-rank it is: it is imported once, for all ranks. Besides, the libraries that keep a rank's state in their modules are
-known by name.
+While an execution runs, these are replaced by functions that also record their use in ranks: `os.chdir`,
+`signal.signal`, the start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and
+WORLD_SIZE from `os.environ` during the import of the program's own modules: a module is imported once, for all ranks.
+Libraries that keep a rank's state in their modules are known by name.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _PROCESS: Any = multiprocessing.process.BaseProcess
 
 
 class SharedProcess:
-    """What the ranks of one execution did to their process."""
+    """Records what the ranks of one execution do to their common process."""
 
     def __init__(self, running_rank: Callable[[], int | None], program: Any) -> None:
-        """`running_rank` is the rank whose thread asks; None outside ranks."""
+        """`running_rank` returns the rank of the calling thread; None outside ranks."""
         self._running_rank = running_rank
         self._loaded_before = sys.modules.keys() & _LIBRARIES
         self._program = inspect.unwrap(program)
@@ -49,7 +48,7 @@ class SharedProcess:
         self._executors = Executors()
 
     def install(self) -> None:
-        """Replace what is listed above."""
+        """Replace the functions that the module's docstring lists."""
         for owner, name, replacement in (
             (os, "chdir", self._noting(Shared.FOLDER)),
             (signal, "signal", self._noting(Shared.SIGNALS)),
@@ -61,12 +60,12 @@ class SharedProcess:
             self._replaced.replace(owner, name, replacement)
 
     def uninstall(self) -> None:
-        """Put everything back. May be called twice."""
+        """Restore the original functions. May be called twice."""
         self._replaced.put_back()
         self._executors.forget()
 
     def findings(self) -> list[Finding]:
-        """What was noted, the same at the same line once for all ranks."""
+        """Return the findings; the same action at the same line is one finding for all ranks."""
         libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(self._libraries())]
         return [
             *(
@@ -77,9 +76,9 @@ class SharedProcess:
         ]
 
     def _libraries(self) -> Set[str]:
-        """Those above that the program uses, or imports as it runs, which an earlier run may have done."""
+        """Return the `_LIBRARIES` that the program uses or imports; an earlier run may have imported them already."""
         loaded = sys.modules.keys() & _LIBRARIES
-        # Most programs load none, and need not be read for it.
+        # Most programs load none; their code need not be searched then.
         named = loaded and loaded.intersection(_libraries_imported_by(self._program))
         return self._used | named | loaded - self._loaded_before
 
@@ -118,9 +117,10 @@ class SharedProcess:
         return start
 
     def _reading(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
-        """Stands where a look-up begins, on the object.
+        """Replace `os.environ.encodekey`, which each look-up calls first, on the instance.
 
-        Python 3.13 gives a class a thousand versions; one that is replaced later than that is not called.
+        Python 3.13 stops tracking changes of a class after a thousand versions, so a later replacement on the class
+        would not be called.
         """
 
         @wraps(original)
@@ -135,14 +135,14 @@ class SharedProcess:
 
 
 def _libraries_used_by(program: Any) -> frozenset[str]:
-    """The libraries above that what stands beside a function comes from."""
+    """Return the `_LIBRARIES` from which a function's module has imported names."""
     beside = vars(sys.modules[program.__module__]) if getattr(program, "__module__", None) in sys.modules else {}
     names = [getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values())]
     return _LIBRARIES.intersection([name.partition(".")[0] for name in names if isinstance(name, str)])
 
 
 def _libraries_imported_by(program: Any) -> Iterator[str]:
-    """The libraries above that a function imports inside, or one of its file that it names."""
+    """Yield the `_LIBRARIES` that a function, or a function of its file that it uses, imports in its body."""
     if not isinstance(program, FunctionType):
         return
     beside, seen, codes = program.__globals__, set[CodeType](), [program.__code__]

@@ -1,4 +1,4 @@
-"""What the thread that started an execution does to it: it begins it, and may end it before its time."""
+"""Starts an execution and ends it early, on the thread that called the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class Starter:
-    """The thread that started an execution, which is none of a rank's."""
+    """Starts and ends one execution from outside, on a thread that belongs to no rank."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, *, share_core: bool) -> None:
         self.host = host
@@ -22,20 +22,20 @@ class Starter:
         self._share_core = share_core
 
     def start(self) -> None:
-        """Start every rank's thread and hand the baton to the first one chosen."""
+        """Start every rank's thread and pass the baton to the first chosen rank."""
         with threads_started_here_share_a_core() if self._share_core else nullcontext():
             for rank in self.host.ranks:
                 try:
                     rank.main.start()
                 except RuntimeError as error:
                     raise UsageError(
-                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
-                        f"{len(self.host.ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
+                        f"cannot start a thread for rank {rank.rank} of {len(self.host.ranks)} ({error}): "
+                        "use fewer ranks, or raise the limit of processes (`ulimit -u`)"
                     ) from error
         self.host.baton.pass_on(None, self._kernel.start())
 
     def end_from_outside(self) -> None:
-        """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
+        """End the execution from the thread that started it, even if no rank has got the baton yet."""
         baton = self.host.baton
         self._kernel.stop(Ending.INTERRUPTED)
         if baton.running is None and not baton.has_ended:
@@ -45,12 +45,12 @@ class Starter:
             baton.pass_on(None, self._kernel.next_unfinished())
 
     def abandon(self, stuck: RankThread) -> None:
-        """Take the baton from a rank that does not come back, and unwind the others without it."""
+        """Take the baton from a rank that does not end, and unwind the other ranks."""
         self._kernel.abandon(stuck.task)
         self._kernel.stop(Ending.STUCK)
         self.host.baton.pass_on(stuck, self._kernel.next_unfinished())
 
     def stop_at_limit(self, ending: Ending, rank: RankThread | None) -> None:
-        """Stop because a limit of wall time has passed."""
+        """Stop the execution because a limit of wall time has passed."""
         stack = None if rank is None else stack_of(rank)
         self._kernel.stop_at_limit(ending, None if rank is None else rank.task, stack)

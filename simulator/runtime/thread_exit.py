@@ -1,4 +1,4 @@
-"""Who ends a thread's part in an execution: the thread itself, or one who watches it and interrupts it before."""
+"""Decides what ends a thread's part in an execution: the thread itself, or the watcher that interrupts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import get_ident
 
 
 class ThreadExit:
-    """The end of one thread. Whoever claims it first has it; until then the thread can be interrupted."""
+    """The end of one thread. The first caller of `claim` owns it; until then the thread can be interrupted."""
 
     __slots__ = ("_error", "_lock", "_owner")
 
@@ -18,36 +18,36 @@ class ThreadExit:
         self._lock = _allocate_lock()
 
     def interrupt(self, ident: int) -> None:
-        """Raise the error in the thread at its next bytecode. Code blocked in C does not notice before then."""
+        """Raise the error in the thread at its next bytecode. A thread blocked in C code does not notice before."""
         with self._lock:
             if ident and not self._owner:
                 _raise_in(ident, self._error)
 
     def claim(self) -> bool:
-        """True if the end is the caller's; then it alone gives the baton away, and no interrupt cuts it short.
+        """Return True if the caller owns the end: it alone gives the baton away, and is not interrupted any more.
 
-        One that is under way is raised in here: the thread claims again then.
+        An interrupt that is already pending is raised in here; the thread then calls this again.
         """
         with self._lock:
             self._owner = self._owner or get_ident()
-        for _ in range(2):  # an exception that waits is raised where a loop goes back
+        for _ in range(2):  # a pending exception is raised where a loop jumps back
             pass
         return self._owner == get_ident()
 
 
 class _Taken(BaseException):
-    """What this thread interrupts itself with."""
+    """The exception with which this thread interrupts itself."""
 
 
 def stop_signalling() -> None:
-    """Let the interpreter forget that a thread is to be interrupted which does not notice, until that one runs again.
+    """Clear the interpreter's flag of a pending interrupt whose thread does not run.
 
-    Python 3.11 looks for an exception to raise, in whatever thread, as long as one is not taken; and while it looks, a
-    trace function (of coverage, a debugger) is never left. To take one ends the look.
+    As long as an asynchronous exception is pending in any thread, Python 3.11 checks for it at each bytecode, and a
+    trace function (of coverage, a debugger) never returns. Raising one in this thread clears the flag.
     """
     try:
         _raise_in(get_ident(), _Taken)
-        for _ in range(1_000_000):  # it is taken at one of the next turns
+        for _ in range(1_000_000):  # it is raised in one of the next iterations
             pass
     except _Taken:
         pass

@@ -1,9 +1,13 @@
-"""The host that runs ranks as threads: it carries their requests to the kernel, and does what the answers say.
+"""Runs ranks as threads: it passes their requests to the kernel and carries out the answers.
 
-Exactly one thread runs at a time, the one that has the baton. A rank gives it away only inside a request (`ask`,
-`begin_call`, `issue`, `wait`) or at its end, on its own thread, and the receiver wakes up inside its own. The kernel
-runs on whichever thread asks, so there is no scheduler thread and a context switch costs one lock release and one
-acquire.
+Exactly one thread runs at a time: the one that has the baton. A rank gives the baton away only inside a request (`ask`,
+`begin_call`, `issue`, `wait`) or at its end. The kernel runs on the thread that asks. So there is no scheduler thread,
+and a context switch costs one lock release and one acquire.
+
+Prior art: CHESS, Loom, Shuttle and Coyote serialize the threads of a program in the same way. They switch at locks,
+atomics or tasks; a rank switches mainly at communication calls. Refused: greenlets, as gevent uses them (torch and
+Python keep grad mode, autocast and context variables per thread, and C++ code in a rank's stack cannot be switched);
+only one process per rank (a switch then crosses processes; `simulator/rank_processes` offers it for isolation).
 """
 
 from __future__ import annotations
@@ -60,16 +64,16 @@ from ddpsim.simulator.runtime.threads import Threads
 from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
-"""A program may catch what carries it out, and clean up; this often it does not mean to leave."""
+"""A program may catch RankUnwound and clean up. One that catches it more often than this is abandoned."""
 
 _RUNNING = Phase.RUNNING  # as in turns.py
 _new = tuple.__new__
-"""As a request's class makes one, in half the time; for the three requests that each call makes."""
+"""Makes a request in half the time of its class; used for the three requests that each call makes."""
 _DELIVERED = Delivered()
 _MOVED = Moved()
 
 MoveData = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
-"""Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
+"""Moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if any."""
 
 
 class ThreadHost:
@@ -87,9 +91,9 @@ class ThreadHost:
         enter_thread: Callable[[], object],
         owns_modules: bool = False,
     ) -> None:
-        """`body` is what the thread of a rank runs; `switch` swaps what a process owns, from one rank to another.
+        """`body` runs on each rank's thread; `switch` swaps the process state, such as `os.environ`, between ranks.
 
-        `owns_modules`: what modules make while a rank imports them is that rank's, in a process of its own.
+        `owns_modules`: the rank has its own process, so locks made while it imports its own modules belong to it.
         """
         self.kernel = kernel
         self.hazards = hazards
@@ -97,25 +101,25 @@ class ThreadHost:
         self.world_size = world_size
         self.threads = Threads(self, enter_thread, owns_modules=owns_modules)
         self.is_observed = kernel.run.is_observed
-        """Somebody explores, and wants to know what each step touches."""
+        """True if an exploration records what each step accesses."""
         self.baton = Baton(kernel, self.ranks, switch)
         self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
-        """How often each thread was carried out of its program, by ident."""
+        """How often each thread was unwound, by thread ident."""
 
     @property
     def is_stopping(self) -> bool:
-        """True once the execution has come to its end, and every thread is carried out of what it runs."""
+        """True once the execution has ended and every thread is being unwound."""
         return self.kernel.run.life.phase is not _RUNNING
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
+        """The number of steps so far."""
         return self.kernel.run.steps
 
-    # --- what a running rank may ask ----------------------------------------------------------------------------------
+    # --- requests of the running rank ---------------------------------------------------------------------------------
 
     @property
     def me(self) -> RankThread:
@@ -126,16 +130,16 @@ class ThreadHost:
         return running
 
     def is_rank_thread(self) -> bool:
-        """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
+        """True on the running thread of a rank. False in a process forked from it, which has a copy of that thread."""
         running = self.baton.running
         return running is not None and running.asker == _thread_ident() and os.getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
-        """True if a thread is being carried out of what it runs."""
+        """True if a thread is being unwound."""
         return self.kernel.is_unwinding(me.task)
 
     def ask(self, request: Request) -> Any:
-        """Carry a request of the running thread to the kernel, do what the answers say, and return the last value."""
+        """Pass a request of the running thread to the kernel, carry out the answers, and return the last value."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
@@ -143,7 +147,7 @@ class ThreadHost:
         return answer.value if type(answer) is GoOn else self._obey(me, answer)
 
     def _obey(self, me: RankThread, answer: Answer) -> Any:
-        """Do what answers say until the request is served."""
+        """Carry out answers until the request is done."""
         kernel = self.kernel
         while True:
             if type(answer) is Switch:
@@ -165,7 +169,7 @@ class ThreadHost:
                 self._raise(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """The choice point before a call of the running thread, which it returns. A fault may strike here."""
+        """Make the choice point before a call and return the running thread. An injected fault may strike here."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
@@ -175,7 +179,7 @@ class ThreadHost:
         return me
 
     def issue(self, pending: Pending) -> None:
-        """Make a call of the running thread."""
+        """Issue a call of the running thread."""
         me = self.baton.running
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
@@ -185,7 +189,7 @@ class ThreadHost:
             self._obey(me, answer)
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
+        """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._refuse_stranger(me)
@@ -195,32 +199,32 @@ class ThreadHost:
         return bool(self._obey(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
 
     def _wait_for_others(self, pendings: Sequence[Pending], timeout_seconds: float | None) -> bool:
-        """Wait for another rank's calls, which a program has got hold of: nobody says when these are complete."""
+        """Wait for another rank's calls, which the program has a reference to. Their completions are not announced."""
         self.ask(Checkpoint())
         if any(pending.is_complete for pending in pendings):
             return True
         return bool(self.ask(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
 
     def watch(self, pending: Pending) -> None:
-        """Something is about to hang on the completion of a call, so that it matters when that is delivered."""
+        """Note that something will depend on the completion of a call, so the time of its delivery matters."""
         if not self.is_rank_thread() or pending.owner is not self.me.of or pending.is_complete:
             return
         if self.kernel.watch(pending.handle):
             self._deliver(self.me, pending.handle)
 
     def is_complete(self, pending: Pending) -> bool:
-        """Look whether a call is complete. To look in vain lets the others run."""
+        """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
         look = Access(call_object(pending.call), Mode.READ)
         if pending.owner is self.me.of:
             self.ask(IsComplete(pending.handle, look))
-        else:  # another rank's, which a program has got hold of
+        else:  # another rank's call, which the program has a reference to
             self.ask(Checkpoint((look,)) if pending.is_complete else Poll((look,)))
         return pending.is_complete
 
     def finish(self, me: RankThread, how: Change) -> None:
-        """What the caller ran has ended: give the baton away for good. Called last on a rank's thread.
+        """Give the baton away for good, as the last call on a rank's thread.
 
-        If RankUnwound comes out, the baton is still the caller's, who calls again.
+        If this raises RankUnwound, the caller still has the baton and has to call again.
         """
         if me.is_abandoned:
             return
@@ -228,7 +232,7 @@ class ThreadHost:
         if me.exit.claim():
             self.baton.pass_on(me, successor)
 
-    # --- what answers say ---------------------------------------------------------------------------------------------
+    # --- carrying out answers -----------------------------------------------------------------------------------------
 
     def _deliver(self, me: RankThread, handle: int) -> None:
         pending = me.of.pending.pop(handle)
@@ -258,7 +262,7 @@ class ThreadHost:
             error = self._move_data(move.signature, pendings, move.members)
         for pending in pendings:
             pending.is_complete = True
-            pending.error = error and copy(error)  # one for each: what raises it adds frames
+            pending.error = error and copy(error)  # a copy for each call: raising it adds frames
             if pending.when_moved is not None:
                 pending.when_moved()
         return _MOVED if error is None else Moved(str(error))
@@ -266,7 +270,7 @@ class ThreadHost:
     def _look_outside(self, me: RankThread) -> bool:
         try:
             return self.threads.steps.await_external_threads()
-        except Exception as error:  # as in _pass_baton
+        except Exception as error:  # a bug of ddpsim must not leave the ranks asleep
             self.break_off_by_bug(error)
             return False
 
@@ -287,9 +291,9 @@ class ThreadHost:
     # --- the ends of threads ------------------------------------------------------------------------------------------
 
     def start_thread(self, child: RankThread) -> None:
-        """Let the kernel know a thread that the running one has started.
+        """Register a thread that the running one has started with the kernel.
 
-        We know it first: where an interrupt comes in between, the kernel may give it the baton only to leave.
+        The host records it first: after an interrupt in between, the kernel may give it the baton only to unwind it.
         """
         number = self.kernel.run.started
         self.baton.started[number] = child
@@ -297,7 +301,7 @@ class ThreadHost:
         self.adopt(child)
 
     def adopt(self, child: RankThread) -> None:
-        """Let a thread that a rank has started be what the kernel knows; it may be the thread itself that finds so."""
+        """Connect a started thread with the kernel's task for it. The thread itself may be the first to call this."""
         if not child.is_adopted:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.adopt(self.kernel.run.tasks[number])
@@ -305,7 +309,7 @@ class ThreadHost:
             child.of.threads.append(child)
 
     def _ask_to_finish(self, me: RankThread, how: Change) -> int | None:
-        """Who has the baton after a thread that makes no more requests."""
+        """Tell the kernel that a thread has ended and return the number of the next one; None if there is none."""
         answer = self.kernel.handle(Finish(how))
         while isinstance(answer, LookOutside):
             answer = self.kernel.reply(self._carry_out(me, answer))
@@ -315,9 +319,9 @@ class ThreadHost:
         return answer.to
 
     def _unwind(self) -> NoReturn:
-        """Carry the caller out of its program. One that clings to it, whatever is raised, is put to sleep for good.
+        """Unwind the caller by raising RankUnwound. A thread that catches it too often is put to sleep for ever.
 
-        Its thread is left behind then (`abandon`), and costs nothing; it would go on for ever otherwise.
+        That thread is then abandoned; it would run for ever otherwise.
         """
         ident = _thread_ident()
         running = self.baton.running
@@ -326,7 +330,7 @@ class ThreadHost:
         self._unwinds[ident] += 1
         if self._unwinds[ident] > _MOST_UNWINDS:
             me = self.baton.running
-            if me is not None and me.ident == ident and not self.is_stopping:  # a rank that is over, and not the run
+            if me is not None and me.ident == ident and not self.is_stopping:  # the rank has ended, the run has not
                 self.baton.pass_on(me, self._ask_to_finish(me, Change.ABANDON))
             for_ever = _allocate_lock()
             for_ever.acquire()
@@ -337,33 +341,34 @@ class ThreadHost:
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
     def break_off(self, error: Exception) -> None:
-        """End the execution with an error that whoever runs it shall raise, since its rank's own would be lost."""
+        """End the execution with an error for the caller of the run. Raised in the rank, it would be lost."""
         self.kernel.run.life.break_off(error, self.me.rank)
 
     def break_off_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that nobody but us can have made."""
+        """End the execution with an error that is a bug of ddpsim."""
         self.baton.break_off_by_bug(error)
 
     def _is_left_behind(self, thread: threading.Thread) -> bool:
-        """True for a thread of these ranks that did not end when the execution did."""
+        """True for a thread of these ranks that is still running after the end of the execution."""
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
+        """Raise the error for a caller that is not the running thread of a rank."""
         if self.prompt_server.is_open:
             raise UsageError(
-                "what was typed in a debugger communicates, or waits, and no rank goes on meanwhile, expected a look "
-                "at what is there: let the rank do it by itself, with n, s or c"
+                "cannot communicate or wait in a debugger command: the other ranks are paused, "
+                "let the program do it with n, s or c"
             )
         if self.baton.has_ended and not self._is_left_behind(threading.current_thread()):
             raise UsageError(
-                "a process group, store or work of a run that is over, expected this run's: make it anew in each run, "
+                "this process group, store or work belongs to a run that has ended: create it anew in each run, "
                 "or run with isolation='process'"
             )
         if me is None or self.is_unwinding(me):
             self._unwind()
         error = UsageError(
-            f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
-            "threads that ranks start by threading.Thread or an executor: call from one of those"
+            f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs: communicate only "
+            "from threads that ranks start by threading.Thread or an executor"
         )
-        self.kernel.run.life.break_off(error, me.rank)  # raised there it would be lost with the thread
+        self.kernel.run.life.break_off(error, me.rank)  # raised only here, it would be lost with the thread
         raise error

@@ -1,4 +1,4 @@
-"""One execution whose ranks are threads: their programs are run, what they raise is caught, and the end is awaited."""
+"""Runs one execution whose ranks are threads, collects their exceptions and returns the findings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Isolation(Protocol):
-    """Swaps what a process owns when the baton changes hands; None stands for the process outside the simulation."""
+    """Swaps the process state, such as `os.environ`, when the baton is passed. None is the process outside the run."""
 
     def install(self) -> None:
         """Take over the process."""
 
     def switch(self, outgoing: int | None, incoming: int | None) -> None:
-        """Put away the outgoing rank's state, and bring out the incoming one's."""
+        """Save the state of the outgoing rank and put that of the incoming one in place."""
 
     def uninstall(self) -> None:
         """Leave the process as it was before `install`."""
 
 
 class ThreadedRun:
-    """One execution. The layers above give it what ranks run in: groups, isolation and a transport."""
+    """One execution whose ranks are threads. The layers above provide groups, isolation and a transport."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class ThreadedRun:
         share_core: bool = True,
     ) -> None:
         self.errors: dict[int, BaseException] = {}
-        """What ranks raised, in the order they did."""
+        """The exceptions that ranks raised, in that order."""
         self.leaving: dict[int, BaseException] = {}
-        """What was on its way out of ranks when the run ended."""
+        """The exceptions that were propagating out of ranks when the run ended."""
         body = RankBody(
             program,
             enter_rank=enter_rank,
@@ -71,7 +71,7 @@ class ThreadedRun:
         self._name_parameters = name_parameters
 
     def run(self) -> None:
-        """Run to the end. An interrupt of the calling thread (Ctrl-C) comes through once all ranks are unwound."""
+        """Run to the end. After an interrupt (Ctrl-C) all ranks are unwound, then KeyboardInterrupt is raised."""
         host = self.host
         self._isolation.install()
         try:
@@ -86,8 +86,8 @@ class ThreadedRun:
         self._raise_failure()
 
     def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
-        """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
-        errors, left = map(self._told, (self.errors, dict(sorted(self.leaving.items()))))
+        """Return the findings: exceptions in the order raised, equal ones merged; then the rest, hazards last."""
+        errors, left = map(self._described, (self.errors, dict(sorted(self.leaving.items()))))
         found = sorted(
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
         )
@@ -98,10 +98,10 @@ class ThreadedRun:
             *self._kernel.run.hazards(),
         )
 
-    def _told(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:
+    def _described(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:
         poisoned = self.host.hazards.poisoned
         return {
-            rank: outcome.told(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
+            rank: outcome.describe(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
         }
 
     def _raise_failure(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddpsim import Code, Finding, Result, Verdict, simulate
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
-from ddpsim.scenarios.ranks.interpreter import Output, run_steps, site_of
+from ddpsim.scenarios.ranks.interpreter import TensorValues, run_steps, site_of
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
@@ -172,7 +172,7 @@ def _differences(checked: CheckedProgram, result: Result, reports: Sequence[Rank
                 yield f"{name!r} on rank {rank}: {difference}"
 
 
-def _difference(ours: Sequence[Output], theirs: Sequence[Output], met: Sequence[Met], rank: int) -> str:
+def _difference(ours: Sequence[TensorValues], theirs: Sequence[TensorValues], met: Sequence[Met], rank: int) -> str:
     """In words; "" if there is none beyond what the order of a sum explains."""
     ours, theirs = [_normal(each) for each in ours], [_normal(each) for each in theirs]
     if [each[:2] for each in ours] != [each[:2] for each in theirs]:
@@ -189,17 +189,17 @@ def _difference(ours: Sequence[Output], theirs: Sequence[Output], met: Sequence[
     return ""
 
 
-def _normal(output: Output) -> Output:
+def _normal(output: TensorValues) -> TensorValues:
     """With 1 for true: gloo adds bools as bytes, and 2 is as true."""
     return output._replace(content=bytes(map(bool, output.content))) if output.dtype == "bool" else output
 
 
-def _tensor(output: Output) -> Tensor:
+def _tensor(output: TensorValues) -> Tensor:
     dtype: torch.dtype = getattr(torch, output.dtype)
     if not output.content:
         return torch.empty(output.shape, dtype=dtype)
     return torch.frombuffer(bytearray(output.content), dtype=dtype).reshape(output.shape)
 
 
-def _shown(output: Output) -> str:
+def _shown(output: TensorValues) -> str:
     return str(_tensor(output).flatten()[:6].tolist())

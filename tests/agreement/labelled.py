@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind, broken
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, broken
 from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
@@ -34,7 +34,7 @@ class LabelledProgram:
 
     seed: int
     program: Program
-    kind: Kind
+    kind: BreakKind
     rank: int | None = None
     """Whose steps were changed."""
 
@@ -43,8 +43,8 @@ def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledP
     """The program of a seed: half of them as they should be, the others broken, each kind as often as the others."""
     choices, extent = Seeded(seed), Extent(world_sizes, _ROUNDS)
     if one_of(choices, (False, True)):
-        return LabelledProgram(seed, draw_program(choices, extent), Kind.NONE)
-    kinds = [kind for kind in Kind if kind is not Kind.NONE]
+        return LabelledProgram(seed, draw_program(choices, extent), BreakKind.NONE)
+    kinds = [kind for kind in BreakKind if kind is not BreakKind.NONE]
     for number in count():
         if number % _TRIES == 0:  # two ranks, for one, have no other peer
             kind = one_of(choices, kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.simulator.programs.program_json import from_json, to_json
 from ddpsim.simulator.programs.validation import validate
 from tests.agreement.comparison import Comparison, what_it_said
@@ -42,7 +42,7 @@ def load(path: Path) -> LabelledProgram:
     value = json.loads(path.read_text(encoding="utf-8"))
     program = from_json(json.dumps(value["program"]))
     validate(program)
-    return LabelledProgram(value["seed"], program, Kind(value["kind"]), value["rank"])
+    return LabelledProgram(value["seed"], program, BreakKind(value["kind"]), value["rank"])
 
 
 def _holds(path: Path, labelled: LabelledProgram) -> bool:

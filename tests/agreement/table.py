@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.verdict import Code
 from tests.agreement.comparison import Comparison
@@ -28,7 +28,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
     disagreed = Counter((each.labelled.kind, _said(each)) for each in comparisons if each.disagreement)
     columns = [*_DID.values(), "disagree"]
     lines = [_line("broken", "simulator", ["programs", *columns])]
-    for kind in Kind:
+    for kind in BreakKind:
         for said in _SAID:
             did = [counts[kind, said, each] for each in _DID.values()]
             if any(did):

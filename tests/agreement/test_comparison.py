@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankReport
-from ddpsim.scenarios.ranks.interpreter import Output
+from ddpsim.scenarios.ranks.interpreter import TensorValues
 from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError
@@ -45,7 +45,7 @@ def faithful(result):
     return [returned(value) for value in result.returns]
 
 
-def disagreement(steps, reports, kind=Kind.NONE):
+def disagreement(steps, reports, kind=BreakKind.NONE):
     return compare(LabelledProgram(7, steps, kind), simulated(steps), reports).disagreement
 
 
@@ -136,7 +136,7 @@ def test_true_is_any_byte_but_zero():
 
 
 def test_outputs_are_of_one_shape_and_of_the_same_calls():
-    other = with_output(HEALTHY, lambda output: Output(output.dtype, (2, 2), output.content))
+    other = with_output(HEALTHY, lambda output: TensorValues(output.dtype, (2, 2), output.content))
     assert disagreement(HEALTHY, other) == "'a' on rank 1: outputs of other dtypes or shapes"
     ours, theirs = simulated(HEALTHY).returns
     assert (
@@ -161,12 +161,12 @@ def test_outputs_are_of_one_shape_and_of_the_same_calls():
 )
 def test_what_gloo_has_not_done(report):
     with pytest.raises(GlooError, match=rf"^rank 1 of seed 7 {report.ending.value} \("):
-        check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
+        check_made_by_gloo(LabelledProgram(7, HEALTHY, BreakKind.NONE), [HUNG, report])
 
 
 @rows("report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE])
 def test_what_gloo_or_the_program_has(report):
-    check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
+    check_made_by_gloo(LabelledProgram(7, HEALTHY, BreakKind.NONE), [HUNG, report])
 
 
 # --- the third witness ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_a_check_that_finds_something_else_is_noticed():
     result = simulated(LATE)
     blamed = replace(result.findings[0], ranks=(1,))
     other = replace(result, findings=(blamed,))
-    comparison = compare(LabelledProgram(7, LATE, Kind.EXTRA), other, [DONE, HUNG])
+    comparison = compare(LabelledProgram(7, LATE, BreakKind.EXTRA), other, [DONE, HUNG])
     assert comparison.disagreement == (
         "check finds deadlock.missing_rank of [0], but simulate finds deadlock.missing_rank of [1]"
     )
@@ -189,7 +189,7 @@ def test_faults_seeded_into_the_check_are_noticed(monkeypatch):
         "disagreement": lambda calls: None,
     }
     misfit = program(waited(sent("m", 1)), waited(received("m", 0, dtype="int32")))
-    programs = [LabelledProgram(120, misfit, Kind.DTYPE), *(labelled(seed) for seed in range(120))]
+    programs = [LabelledProgram(120, misfit, BreakKind.DTYPE), *(labelled(seed) for seed in range(120))]
     results = [simulated(each.program) for each in programs]
     for name, fault in faults.items():
         with monkeypatch.context() as patched:
@@ -211,12 +211,12 @@ def test_the_table_counts():
         compare(LabelledProgram(seed, steps, kind), simulated(steps), reports)
         for seed, (steps, kind, reports) in enumerate(
             [
-                (HEALTHY, Kind.NONE, faithful(simulated(HEALTHY))),
-                (HEALTHY, Kind.NONE, [HUNG, FAILED]),
-                (lost, Kind.EXTRA, [HUNG, DONE]),
-                (LATE, Kind.MISSING, [HUNG, DIED]),
-                (other, Kind.REDUCTION, [DONE, DONE]),
-                (CRASHING, Kind.CRASH, [CRASHED, HUNG]),
+                (HEALTHY, BreakKind.NONE, faithful(simulated(HEALTHY))),
+                (HEALTHY, BreakKind.NONE, [HUNG, FAILED]),
+                (lost, BreakKind.EXTRA, [HUNG, DONE]),
+                (LATE, BreakKind.MISSING, [HUNG, DIED]),
+                (other, BreakKind.REDUCTION, [DONE, DONE]),
+                (CRASHING, BreakKind.CRASH, [CRASHED, HUNG]),
             ]
         )
     ]

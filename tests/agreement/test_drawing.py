@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import check
@@ -63,20 +63,20 @@ def test_a_receive_from_any_source_has_a_tag_of_its_own():
 
 def test_about_half_are_broken_and_every_kind_is_there_often():
     counts = Counter(each.kind for each in LABELLED)
-    assert 450 <= counts.pop(Kind.NONE) <= 550
-    assert set(counts) == set(Kind) - {Kind.NONE}
+    assert 450 <= counts.pop(BreakKind.NONE) <= 550
+    assert set(counts) == set(BreakKind) - {BreakKind.NONE}
     assert min(counts.values()) >= 20
 
 
 EXPECTED = {
-    Kind.SHAPE: {Code.MISMATCH_SHAPE, Code.MISMATCH_SPLITS},  # in all_to_all a tensor's size is the split
-    Kind.DTYPE: {Code.MISMATCH_DTYPE},
-    Kind.REDUCTION: {Code.MISMATCH_REDUCTION},
-    Kind.ROOT: {Code.MISMATCH_ROOT},
-    Kind.SPLITS: {Code.MISMATCH_SPLITS},
-    Kind.CRASH: {Code.RANK_ERROR},
-    Kind.TAG: {Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK},
-    Kind.EARLY_RETURN: {Code.DEADLOCK_MISSING_RANK},
+    BreakKind.SHAPE: {Code.MISMATCH_SHAPE, Code.MISMATCH_SPLITS},  # in all_to_all a tensor's size is the split
+    BreakKind.DTYPE: {Code.MISMATCH_DTYPE},
+    BreakKind.REDUCTION: {Code.MISMATCH_REDUCTION},
+    BreakKind.ROOT: {Code.MISMATCH_ROOT},
+    BreakKind.SPLITS: {Code.MISMATCH_SPLITS},
+    BreakKind.CRASH: {Code.RANK_ERROR},
+    BreakKind.TAG: {Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK},
+    BreakKind.EARLY_RETURN: {Code.DEADLOCK_MISSING_RANK},
 }
 """What comes first where the break is a fault at all."""
 
@@ -89,12 +89,12 @@ def test_a_break_of_one_call_is_found_as_what_it_is(kind):
 
 
 def test_nearly_every_break_is_a_fault():
-    broken = [each for each in LABELLED if each.kind is not Kind.NONE]
+    broken = [each for each in LABELLED if each.kind is not BreakKind.NONE]
     failing = [each for each in broken if check(each.program).verdict is Verdict.FAIL]
     assert len(failing) >= 0.95 * len(broken)
 
 
-@pytest.mark.parametrize(("kind", "step"), [(Kind.EARLY_RETURN, Return()), (Kind.CRASH, Crash())])
+@pytest.mark.parametrize(("kind", "step"), [(BreakKind.EARLY_RETURN, Return()), (BreakKind.CRASH, Crash())])
 def test_an_end_stands_before_a_call(kind, step):
     for each in LABELLED:
         if each.kind is kind:

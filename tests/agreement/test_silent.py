@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from ddpsim import Verdict
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait
@@ -202,7 +202,7 @@ def reported(server):
 
 
 def compared(broken, reports):
-    return compare(LabelledProgram(0, broken, Kind.OPERATION), simulated(broken), reports)
+    return compare(LabelledProgram(0, broken, BreakKind.OPERATION), simulated(broken), reports)
 
 
 @NIGHTLY

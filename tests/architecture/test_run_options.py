@@ -11,9 +11,9 @@ import typer.main
 
 from ddpsim import Crash, UsageError, explore, replay, shrink, simulate
 from ddpsim.scenarios.cli.commands import app
-from ddpsim.scenarios.files.forms import OPTION_KEYS
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.toml_forms import OPTION_KEYS
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, OF_RUN
 from ddpsim.scenarios.running.run_as import run_keywords, with_options, words_of
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunOptions

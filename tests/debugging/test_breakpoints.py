@@ -75,7 +75,7 @@ SESSIONS = {
     "list": (["l", "c"], [f"{STOP}  ->\t{LINE}"]),
     "ranks": (
         ["ranks", "c"],
-        [f"rank 0  {WAITS}", f"rank 1  {WAITS}", "rank 2  stands here", HERE, "rank 3  can go on"],
+        [f"rank 0  {WAITS}", f"rank 1  {WAITS}", "rank 2  paused here", HERE, "rank 3  can run"],
     ),
     "slots": (
         ["slots", "c"],
@@ -85,7 +85,7 @@ SESSIONS = {
     "calls of one": (["calls 2", "c"], ["(rank 2) calls 2\n  no call yet\n"]),
     "why": (
         ["why", "c"],
-        ["nothing is wrong so far", "ranks 2, 3 can go on", "rank 0 waits for ranks 2, 3: all_reduce #0"],
+        ["nothing is wrong so far", "ranks 2, 3 can run", "rank 0 waits for ranks 2, 3: all_reduce #0"],
     ),
     "stacks": (
         ["w all", "c"],
@@ -93,7 +93,7 @@ SESSIONS = {
     ),
     "ranks elsewhere": (
         ["rank 3", "rank 0", "ranks", "c"],
-        [f"rank 0  {WAITS}", "rank 2  has the turn", HERE, "rank 3  can go on"],
+        [f"rank 0  {WAITS}", "rank 2  running", HERE, "rank 3  can run"],
     ),
     "another": (["rank 0", "p rank, total, dist.get_rank()", "c"], ["(rank 0) p rank", "(0, tensor(0), 0)"]),
     "and back": (["rank 0", "rank 2", "p rank", "c"], ["(rank 0) rank 2\n> ", "(rank 2) p rank\n2\n"]),
@@ -103,17 +103,17 @@ SESSIONS = {
     "raises": (["p 1 / 0", "p total", "c"], ["*** ZeroDivisionError: division by zero\n(rank 2) p total\ntensor(2)"]),
     "communicates": (
         ["dist.barrier()", "p total", "c"],
-        ["*** what was typed in a debugger communicates", "tensor(2)"],
+        ["*** cannot communicate or wait in a debugger command", "tensor(2)"],
     ),
     "communicates elsewhere": (
         ["rank 0", "dist.all_reduce(total)", "p rank", "c"],
-        ["*** what was typed in a debugger communicates", "(rank 0) p rank\n0\n"],
+        ["*** cannot communicate or wait in a debugger command", "(rank 0) p rank\n0\n"],
     ),
-    "no such rank": (["rank 9", "c"], ["*** there is no rank 9, expected one of 0 to 3\n(rank 2)"]),
-    "not a rank": (["rank two", "c"], ["*** rank is 'two', expected the number of a rank"]),
-    "not begun": (["rank 3", "c"], ["*** rank 3 has not begun yet: there is nothing to look into\n(rank 2)"]),
-    "no such calls": (["calls 9", "c"], ["*** rank is '9', expected one of 0 to 3"]),
-    "too many words": (["slots 1", "c"], ["*** slots takes no word behind it, found '1'"]),
+    "no such rank": (["rank 9", "c"], ["*** there is no rank 9, expected 0 to 3\n(rank 2)"]),
+    "not a rank": (["rank two", "c"], ["*** rank is 'two', expected a number, as in `rank 0`"]),
+    "not begun": (["rank 3", "c"], ["*** rank 3 has not begun yet: it has no frame to show\n(rank 2)"]),
+    "no such calls": (["calls 9", "c"], ["*** rank is '9', expected 0 to 3"]),
+    "too many words": (["slots 1", "c"], ["*** slots takes no argument, found '1'"]),
 }
 
 
@@ -174,7 +174,7 @@ def leaves_a_thread(rank):
 def test_of_a_rank_that_is_over_but_for_its_threads_nothing_is_left_to_look_into(isolation):
     result, transcript = session(leaves_a_thread, "w all", "rank 0", "c", world_size=2, isolation=isolation)
     assert "has not begun" not in transcript
-    assert "*** rank 0 is over, and waits for its threads: nothing of its program is left to look into" in transcript
+    assert "*** rank 0's program has ended and waits for its threads: it has no frame left to show" in transcript
     assert result.verdict is Verdict.PASS
 
 
@@ -245,9 +245,9 @@ def test_nobody_is_there_to_type(isolation, monkeypatch, tmp_path):
     with open(tmp_path / "typed") as typed_before, open(tmp_path / "said", "w") as said:
         monkeypatch.setattr(sys, "stdin", typed_before)
         monkeypatch.setattr(sys, "stdout", said)
-        with pytest.raises(UsageError, match=r"^a debugger waits for a command, and standard input is at its end and"):
+        with pytest.raises(UsageError, match=r"^the debugger needs a terminal, and standard input is at its end"):
             simulate(adds_up, 4, isolation=isolation)
-    assert "rank 3  can go on" in (tmp_path / "said").read_text()
+    assert "rank 3  can run" in (tmp_path / "said").read_text()
 
 
 def test_an_exploration_stops_in_each_run_and_ends_with_q():

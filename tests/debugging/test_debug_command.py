@@ -82,22 +82,22 @@ SESSIONS = {
     "slots where calls differ": (
         ["--finding", "race.py:differs"],
         ["slots", "q"],
-        ["MISMATCH  mismatch.operation", "slots\n  the calls of a slot differ: why tells them\n"],
+        ["MISMATCH  mismatch.operation", "slots\n  the calls of a slot differ: type `why` to see how\n"],
     ),
     "until a call that is not made": (
         FUNCTION,
         ["until call all_reduce #9", "c"],
-        ["no rank came to all_reduce #9 from there on"],
+        ["no rank reached all_reduce #9 after that"],
     ),
     "until what is no call": (FUNCTION, ["until call 9", "q"], ["*** found 'call 9', expected an operation and its"]),
-    "a step": (["--at", "3", *HANGS], ["ranks", "q"], ["step 3: rank 1 is next\n", "rank 1  stands here"]),
+    "a step": (["--at", "3", *HANGS], ["ranks", "q"], ["step 3: rank 1 is next\n", "rank 1  paused here"]),
     "a step that is not there": (["--at", "4000", *HANGS], ["q"], ["there is no step 4000: the run ends at step "]),
     "a finding": (
         ["--finding", *HANGS],
         ["ranks", "rank 1", "p number", "rank 2", "p number", "q"],
         [
             "DEADLOCK  deadlock.missing_rank",
-            "*** rank 1 has returned: nothing of its program is left to look into",
+            "*** rank 1 has returned: its program has no frame left to show",
             "(rank 0) p number\n2\n",
             "(rank 2) p number\n2\n",
         ],
@@ -115,15 +115,15 @@ SESSIONS = {
             "makes barrier #2",
             "makes barrier #1",
             "makes barrier #0",
-            "*** rank 0 has made no call yet, expected one to go",
+            "*** cannot go back: rank 0 has made no call yet",
         ],
     ),
     "back at the beginning": (
         ["--at", "0", *HANGS],
         ["back", "p rank", "q"],
-        ["*** this is the beginning", "p rank\n0\n"],
+        ["*** cannot go back: this is the beginning", "p rank\n0\n"],
     ),
-    "back with another word": (HANGS, ["back home", "q"], ["*** back takes `call` or nothing, found 'home'"]),
+    "back with another word": (HANGS, ["back home", "q"], ["*** back takes `call` or no argument, found 'home'"]),
     "a race by hand": (
         FUNCTION,
         ["next call", "switch 2", "c", "p first", "save", "q"],
@@ -136,13 +136,13 @@ SESSIONS = {
     "switch to one that waits": (
         ["--at", "3", *HANGS],
         ["switch 0", "q"],
-        ['*** rank 0 waits in barrier #0  group "default", expected one that can go on'],
+        ['*** rank 0 waits in barrier #0  group "default" and cannot run'],
     ),
-    "switch to one that has ended": (["--finding", *HANGS], ["switch 1", "q"], ["*** rank 1 has ended, expected one"]),
+    "switch to one that has ended": (["--finding", *HANGS], ["switch 1", "q"], ["*** rank 1 has ended and cannot run"]),
     "switch to nobody": (
         HANGS,
         ["switch 9", "switch x", "q"],
-        ["*** rank is '9', expected one", "*** rank is 'x', exp"],
+        ["*** rank is '9', expected 0 to", "*** rank is 'x', exp"],
     ),
     "a file that is there": (
         FUNCTION,
@@ -171,7 +171,7 @@ SESSIONS = {
     "an interpreter, and what pdb has for programs of its own": (
         ["--rank", "1", *HANGS],
         ["interact", "y = rank + 6", "y", "exit()", "restart", "q"],
-        [">>> y\n", "\n>>> exit()\n(rank 1) restart\n*** a run begins again where `ddpsim debug` does"],
+        [">>> y\n", "\n>>> exit()\n(rank 1) restart\n*** cannot restart a run here"],
     ),
     "a breakpoint for once, of another rank": (
         ["--at", "3", *HANGS],
@@ -268,6 +268,6 @@ def test_a_run_without_it_says_so():
 
     with typed("back", "save", "next call", "c") as typist:
         simulate(program, 2)
-    assert typist.transcript.count("needs a run that `ddpsim debug` has started: start it so") == 3
+    assert typist.transcript.count("works only in a run that `ddpsim debug` has started") == 3
     with pytest.raises(UsageError):
         simulate(program, 0)

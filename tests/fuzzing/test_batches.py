@@ -15,7 +15,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_training
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
-from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, Group, Totals, merged
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, FailureGroup, Totals, merged
 from ddpsim.scenarios.fuzzing.judging import judged
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
@@ -90,7 +90,7 @@ def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monk
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [difference])
     *_, last = judged(scenario, tuple(Engine))
     assert last.outcome == "engines differ"
-    assert last.failure.group == Group(Engine.DDP, "divergence.parameters", "training")
+    assert last.failure.group == FailureGroup(Engine.DDP, "divergence.parameters", "training")
     assert 'tags = ["compare-engines"]' in last.failure.text
 
 
@@ -100,8 +100,8 @@ def report_of(number, *failures):
 
 
 def test_reports_are_counted_once_each_in_the_order_of_their_numbers():
-    first, second = (Failure(Group(Engine.DDP, "stuck", "training"), "fail", "pass", text) for text in "ab")
-    other = Failure(Group(Engine.TORCH, "stuck", "training"), "fail", "pass", "c")
+    first, second = (Failure(FailureGroup(Engine.DDP, "stuck", "training"), "fail", "pass", text) for text in "ab")
+    other = Failure(FailureGroup(Engine.TORCH, "stuck", "training"), "fail", "pass", "c")
     reports = [report_of(1, second, other), report_of(0, first), report_of(1, second, other)]
     totals, failures = merged(reports)
     assert totals.count == 6

@@ -12,7 +12,7 @@ from ddpsim.scenarios import load, run_scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
-from ddpsim.scenarios.fuzzing.corpus import State, try_all
+from ddpsim.scenarios.fuzzing.corpus import CorpusState, try_all
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.summary import summary
@@ -62,14 +62,14 @@ def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_p
 
     again = campaign(replace(TRAININGS, seed=5000, executions=1))
     assert [(tried.path, tried.state) for tried in again.corpus] == [
-        (each.path, State.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
+        (each.path, CorpusState.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
     ]
     assert again.has_found
     assert again.totals.executions["training", Engine.DDP] == len(first.kept) + 1
 
     broken_engine.undo()
     repaired = campaign(replace(TRAININGS, seed=5000, executions=1))
-    assert {tried.state for tried in repaired.corpus} == {State.PASSES}
+    assert {tried.state for tried in repaired.corpus} == {CorpusState.PASSES}
     assert not repaired.has_found
     assert kept.path.exists()
 
@@ -185,7 +185,7 @@ def test_files_that_cannot_be_read_are_one_line_each_and_end_nothing(tmp_path):
     )
     (corpus / "e_binary.toml").write_bytes(b"\xff\xfe\x00")
     tried = list(try_all(corpus, tuple(Engine)))
-    assert [each.state for each in tried] == [State.UNREADABLE] * 5 + [State.PASSES]
+    assert [each.state for each in tried] == [CorpusState.UNREADABLE] * 5 + [CorpusState.PASSES]
     for each in tried[:-1]:
         text = str(each)
         assert text.count("\n") == 0

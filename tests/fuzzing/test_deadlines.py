@@ -9,10 +9,11 @@ import pytest
 from ddpsim import Budget, Code, Finding, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.fuzzing import judging, named
+from ddpsim.scenarios.fuzzing import judging
+from ddpsim.scenarios.fuzzing import named_scenario as named
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
-from ddpsim.scenarios.fuzzing.named import first_look
+from ddpsim.scenarios.fuzzing.named_scenario import first_look
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.kit.own_programs import ENDLESS

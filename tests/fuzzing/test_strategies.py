@@ -13,7 +13,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind as Break
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.scenarios.training.oracle import check_has_meaning
@@ -145,12 +145,12 @@ def test_broken_programs_are_valid_and_most_fail():
 
 def test_each_kind_of_break_occurs():
     counted = Counter(kind for _, kind in broken())
-    assert set(counted) == set(Break) - {Break.NONE}
+    assert set(counted) == set(BreakKind) - {BreakKind.NONE}
 
 
 def test_the_least_broken_program():
     program, kind = least(broken_programs(), lambda chosen: check(chosen[0]).verdict is Verdict.FAIL)
-    assert kind is Break.MISSING
+    assert kind is BreakKind.MISSING
     assert sorted(program.ranks, key=len) == [(), (PLAIN, Wait("c0"))]
 
 

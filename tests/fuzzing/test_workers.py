@@ -18,7 +18,7 @@ from ddpsim.scenarios.fuzzing import workers
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
+from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers, connected
 from tests.jobs.conftest import has_ended
 from tests.kit.own_programs import RACY
 
@@ -114,7 +114,7 @@ def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
         n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
     ) as cluster:
         pids = [worker.pid for worker in cluster.workers.values()]
-        on_dask = Workers(backend=Backend.DASK, cluster=cluster.scheduler_address)
+        on_dask = Workers(backend=WorkerBackend.DASK, cluster=cluster.scheduler_address)
         campaign = run_campaign(PLAN, seconds=300, workers=on_dask, corpus=tmp_path, on_progress=kill_one)
         pids += [worker.pid for worker in cluster.workers.values()]
     assert told
@@ -131,13 +131,13 @@ def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch)
         pytest.raises(
             UsageError, match=r"^cluster 'tcp://127.0.0.1:1' does not answer \(.*\), expected the address of "
         ),
-        connected(Workers(backend=Backend.DASK, cluster="tcp://127.0.0.1:1")),
+        connected(Workers(backend=WorkerBackend.DASK, cluster="tcp://127.0.0.1:1")),
     ):
         pass
     assert time.monotonic() - start < 25
 
 
-@pytest.mark.parametrize(("backend", "module"), [(Backend.DASK, "distributed"), (Backend.RAY, "ray")])
+@pytest.mark.parametrize(("backend", "module"), [(WorkerBackend.DASK, "distributed"), (WorkerBackend.RAY, "ray")])
 def test_an_extra_that_is_missing(backend, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     name = backend.value

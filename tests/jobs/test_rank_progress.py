@@ -14,7 +14,7 @@ from ddpsim.scenarios.jobs.rank_child import RankChild
 from ddpsim.scenarios.jobs.rank_progress import Clock, RankProgress, Unchanged, _sleeps
 from ddpsim.scenarios.jobs.recorder import Recording
 from ddpsim.scenarios.jobs.supervisor import _Quiet
-from ddpsim.scenarios.jobs.supervisor_notes import Notes, Starter
+from ddpsim.scenarios.jobs.supervisor_notes import Starter, SupervisorStore
 
 
 def test_time_in_which_nobody_looks_does_not_pass():
@@ -82,7 +82,7 @@ TIMEOUT = 10.0
 
 @pytest.fixture
 def notes():
-    return Notes(0, 1, dist.HashStore(), is_host=False)
+    return SupervisorStore(0, 1, dist.HashStore(), is_host=False)
 
 
 class _Computing(RankChild):

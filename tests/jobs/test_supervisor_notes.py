@@ -3,12 +3,12 @@
 from torch.distributed import HashStore
 
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
-from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, LOST, Heartbeats, Notes
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, LOST, Heartbeats, SupervisorStore
 
 
 def world(size):
     store = HashStore()
-    return [Notes(rank, size, store, is_host=False) for rank in range(size)]
+    return [SupervisorStore(rank, size, store, is_host=False) for rank in range(size)]
 
 
 def report(rank, ending=RankEnding.RETURNED, *, has_started=True):

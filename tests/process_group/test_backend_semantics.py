@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import UsageError, Verdict, explore, replay, simulate
 from ddpsim.scenarios.cli.options import backends_named
 from ddpsim.scenarios.cli.run import by_backend
-from ddpsim.scenarios.files.forms import ScenarioForm
+from ddpsim.scenarios.files.toml_forms import ScenarioForm
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.backend_semantics import BACKENDS

@@ -50,7 +50,7 @@ def test_a_group_of_an_earlier_run_is_an_error(call):
     later = simulate(program, 2)
     assert {each.code for each in later.findings} == {Code.RANK_ERROR}
     assert sorted(rank for each in later.findings for rank in each.ranks) == [0, 1]
-    with pytest.raises(UsageError, match="of a run that is over"):
+    with pytest.raises(UsageError, match="belongs to a run that has ended"):
         groups[0].allreduce(torch.ones(1))
 
 

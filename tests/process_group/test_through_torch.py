@@ -227,7 +227,7 @@ def test_operators_have_their_kernels_back_afterwards() -> None:
     before = torch._C._dispatch_dump("c10d::allreduce_")
     simulate(program, 2)
     simulate(lambda rank: kept.append(dist.group.WORLD), 2)
-    with Seen(), pytest.raises(UsageError, match="of a run that is over"):
+    with Seen(), pytest.raises(UsageError, match="belongs to a run that has ended"):
         kept[0].allreduce([torch.ones(1)], dist.AllreduceOptions())
     assert torch._C._dispatch_dump("c10d::allreduce_") == before
 

@@ -62,7 +62,7 @@ def test_a_version_that_is_not_known_is_read_as_far_as_it_is_like_the_known_one(
     record = of(call(), version=version)
     assert (record.is_known, record.form, len(record.calls)) == (False, f"flight recorder {version}", 1)
     message = (
-        rf"a dump of version {version}, which is not known and not like 2\.10: a flight recorder's dump that is dam"
+        rf"a dump of the unknown version {version}, which differs from 2\.10: a flight recorder's dump that is dam"
     )
     with pytest.raises(RecordError, match=message):
         of(call(record_id="one"), version=version)

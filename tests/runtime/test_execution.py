@@ -177,7 +177,7 @@ def test_a_thread_that_is_none_of_a_rank_may_not_communicate():
         start_natively(call, ())
         done.wait()
 
-    with pytest.raises(UsageError, match=r"^thread 'checkpointer' communicates while rank 0 runs, expected only thr"):
+    with pytest.raises(UsageError, match=r"^thread 'checkpointer' communicates while rank 0 runs: communicate only"):
         simulate(program, 1)
     assert simulate(train, 2).returns == (0, 1)
 

@@ -9,7 +9,7 @@ from ddpsim.scenarios.cli.bench import _table
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.running.measuring import Case, Measurement
+from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
 
 UNEXPECTED = """\
 import torch.distributed as dist
@@ -51,7 +51,7 @@ def test_a_row_for_each(bench):
 
 def test_figures_are_medians_and_their_ratio_to_the_first_of_a_scenario():
     result = run_scenario("send-send")
-    case, other = Case(load("send-send"), Engine.TORCH), Case(load("send-send"), Engine.DDP)
+    case, other = MeasuredCase(load("send-send"), Engine.TORCH), MeasuredCase(load("send-send"), Engine.DDP)
     measured = [
         Measurement(case, (0.004, 0.001, 0.002), 8, (result,)),
         Measurement(other, (0.0051, 0.003, 0.0081), 12, (result,)),

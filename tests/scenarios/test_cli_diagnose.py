@@ -157,12 +157,12 @@ BAD = {
         ["rank_0"],
         "rank_0: a pickle that tries to import posix.mkdir, expected plain values; nothing was run",
     ),
-    "the same in a folder": ({"rank_0": pickle.dumps(Runs(), 2)}, ["."], "wants to import posix.mkdir"),
+    "the same in a folder": ({"rank_0": pickle.dumps(Runs(), 2)}, ["."], "tries to import posix.mkdir"),
     "no version": (one({**FINE[0], "version": 3}), ["."], "of version '3', expected 2.0 or a later one"),
     "another version, other fields": (
         one({"version": "3.1", "entries": [{"id": 1}]}),
         ["."],
-        "a dump of version 3.1, which is not known and not like 2.10",
+        "a dump of the unknown version 3.1, which differs from 2.10",
     ),
     "one rank": (one(FINE[0]), ["."], "found the record of rank 0 only, expected those of two ranks or more"),
     "two files for one rank": (
@@ -267,7 +267,7 @@ def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, t
             status, out, err = ddpsim("diagnose", path.name)
             if status == 2:  # not two are whole
                 assert err.count("\n") == 1
-                assert ("of rank 0 only" in err) == ("; left out what follows " in err)
+                assert ("of rank 0 only" in err) == ("; left out the part after " in err)
                 continue
             assert err == ""
             count = int(out.partition(" record")[0].split()[-1])
@@ -388,7 +388,7 @@ def test_the_program_itself_is_run_and_compared(ddpsim, tmp_path):
     )
     assert ddpsim("diagnose", "dumps", "--program", "repaired.py")[1].splitlines()[-5:-1] == [
         "program repaired.py finds nothing on virtual ranks",
-        "  differs from the records first on rank 2, after 1 call alike",
+        "  differs from the records first on rank 2, after 1 equal call",
         "  record   no more call",
         '  program  all_reduce #1  float32[11]  group "default"  repaired.py:5',
     ]

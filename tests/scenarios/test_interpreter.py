@@ -10,7 +10,7 @@ import torch
 from ddpsim import Code, Verdict
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES
 from ddpsim.scenarios.ranks.calls import sent
-from ddpsim.scenarios.ranks.interpreter import Output, run_steps
+from ddpsim.scenarios.ranks.interpreter import TensorValues, run_steps
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
@@ -111,7 +111,7 @@ def test_outputs_are_plain_values_once_pickled():
     outputs = result.returns[0]
     assert len(outputs.works) == 1
     copy = pickle.loads(pickle.dumps(outputs))
-    assert copy == {"x": [Output("bool", (), outputs["x"][0].content)]}
+    assert copy == {"x": [TensorValues("bool", (), outputs["x"][0].content)]}
     assert type(copy) is dict
 
 

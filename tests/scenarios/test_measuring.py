@@ -5,7 +5,7 @@ import pytest
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.running import measuring
-from ddpsim.scenarios.running.measuring import Case, measurements, samples
+from ddpsim.scenarios.running.measuring import MeasuredCase, measurements, samples
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def runs(monkeypatch):
 
 
 def test_rounds_alternate_and_the_first_only_warms_up(runs):
-    cases = [Case(load("send-send"), Engine.TORCH), Case(load("send-send-repaired"), Engine.DDP)]
+    cases = [MeasuredCase(load("send-send"), Engine.TORCH), MeasuredCase(load("send-send-repaired"), Engine.DDP)]
     # Starts and ends: the round that does not count, then 3 rounds of two runs with 1, 20; 4, 20; 2, 50 seconds.
     ticks = iter([0, 9, 9, 99, 0, 1, 1, 21, 30, 34, 40, 60, 60, 62, 70, 120])
     found = list(samples(cases, 3, clock=lambda: next(ticks)))
@@ -37,6 +37,6 @@ def test_rounds_alternate_and_the_first_only_warms_up(runs):
 
 
 def test_a_case_may_stand_there_twice():
-    cases = [Case(load("send-send"), Engine.TORCH)] * 2
+    cases = [MeasuredCase(load("send-send"), Engine.TORCH)] * 2
     first, second = measurements(samples(cases, 1))
     assert (len(first.seconds), len(second.seconds)) == (1, 1)

@@ -18,14 +18,14 @@ from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES, fewer_ran
 from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
 from ddpsim.scenarios.training.models import outline
-from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.scenarios.training.reference import by_oracle, first_differences
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.scenarios.training.training import Action, Exceptional, NetworkChoice, OptimizerChoice, Rule, Training
 
 MLP = NetworkChoice("mlp", {"features": 4, "hidden": (4, 4, 4)})
-SHARDED = Training((MLP,), Rule(2), wrapper=Wrapper.FSDP2)
+SHARDED = Training((MLP,), Rule(2), wrapper=ModelWrapper.FSDP2)
 HYBRID = Parallel(dp_replicate=2, dp_shard=2)
 TRANSFORMER = replace(SHARDED, networks=(NetworkChoice("transformer", {"depth": 2, "tied": False}),))
 
@@ -61,7 +61,7 @@ def test_parts_together_are_what_plain_training_gives(training, world_size):
     ("training", "world_size"),
     [
         (replace(SHARDED, parallel=Parallel(tp=2), clip_norm=0.01), 2),
-        (replace(SHARDED, parallel=Parallel(pp=2, schedule=Schedule.INTERLEAVED_1F1B, micro_batches=2)), 2),
+        (replace(SHARDED, parallel=Parallel(pp=2, schedule=PipelineSchedule.INTERLEAVED_1F1B, micro_batches=2)), 2),
         (replace(SHARDED, parallel=Parallel(dp=2, tp=2)), 4),
         (replace(SHARDED, parallel=HYBRID, clip_norm=0.01, accumulation=2, iterations=Rule(4)), 4),
         (replace(SHARDED, parallel=structs.replace(HYBRID, pp=2), rows=4, mixed_precision=torch.bfloat16), 8),
@@ -166,7 +166,7 @@ def test_a_unit_that_one_rank_does_not_use():
     branches = Training(
         (NetworkChoice("branches"),),
         Rule(2),
-        wrapper=Wrapper.FSDP2,
+        wrapper=ModelWrapper.FSDP2,
         exceptions=(Exceptional((1,), (0,), uses=("left",)),),
     )
     result = run(branches, 3)
@@ -310,8 +310,8 @@ clip_norm = 1.0
     training = training_in(scenario)
     assert training == replace(
         Training((NetworkChoice("transformer", {"tied": False}),)),
-        wrapper=Wrapper.FSDP2,
-        parallel=Parallel(2, 2, 2, Schedule.GPIPE, 4),
+        wrapper=ModelWrapper.FSDP2,
+        parallel=Parallel(2, 2, 2, PipelineSchedule.GPIPE, 4),
         accumulation=2,
         mixed_precision=torch.bfloat16,
         recomputes=True,
@@ -346,10 +346,10 @@ def test_coordinates_and_batches():
 
 
 def test_layers_are_spread_evenly_over_stages():
-    layout = Parallel(pp=2, schedule=Schedule.ZBV_ZERO_BUBBLE)
+    layout = Parallel(pp=2, schedule=PipelineSchedule.ZBV_ZERO_BUBBLE)
     assert [list(layout.layers_of(stage, 6)) for stage in range(4)] == [[0, 1], [2, 3], [4], [5]]
     assert [layout.schedule.stages_of(rank, 2) for rank in range(2)] == [(0, 3), (1, 2)]
-    assert [Schedule.LOOPED_BFS.stages_of(rank, 2) for rank in range(2)] == [(0, 2), (1, 3)]
+    assert [PipelineSchedule.LOOPED_BFS.stages_of(rank, 2) for rank in range(2)] == [(0, 2), (1, 3)]
 
 
 # --- drawing and shrinking --------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_a_mesh_becomes_smaller_by_places_along_a_dimension():
     training = replace(
         SHARDED,
         iterations=(2,) * 8,
-        parallel=Parallel(2, 2, 2, Schedule.GPIPE, 4),
+        parallel=Parallel(2, 2, 2, PipelineSchedule.GPIPE, 4),
         exceptions=(Exceptional((5,), (1,), Action.SKIP),),
     )
     declared = Declared(training, 8)
@@ -377,8 +377,8 @@ def test_a_mesh_becomes_smaller_by_places_along_a_dimension():
     smaller = [(each.training.parallel, each.world_size) for each in smaller_mesh(declared)]
     assert smaller == [
         (Parallel(2, 2), 4),  # of one stage, without a schedule
-        (Parallel(1, 2, 2, Schedule.GPIPE, 4), 4),
-        (Parallel(2, 1, 2, Schedule.GPIPE, 4), 4),
+        (Parallel(1, 2, 2, PipelineSchedule.GPIPE, 4), 4),
+        (Parallel(2, 1, 2, PipelineSchedule.GPIPE, 4), 4),
     ]
     # Rank 5 is pp 1, dp 0, tp 1: gone with the second stage, and rank 3 of those with dp 0.
     assert [each.training.exceptions for each in smaller_mesh(declared)] == [
@@ -393,8 +393,8 @@ def test_a_mesh_becomes_smaller_by_places_along_a_dimension():
         (Parallel(dp_replicate=2, dp_shard=2), 4),
     ]
     plainer = [each.training.parallel for each in PASSES[-1](declared)]
-    assert Parallel(2, 2, 2, Schedule.ONE_F_ONE_B, 4) in plainer
-    assert Parallel(2, 2, 2, Schedule.GPIPE) in plainer
+    assert Parallel(2, 2, 2, PipelineSchedule.ONE_F_ONE_B, 4) in plainer
+    assert Parallel(2, 2, 2, PipelineSchedule.GPIPE) in plainer
 
 
 @pytest.mark.tier("ci")
@@ -413,6 +413,6 @@ def test_a_failure_on_a_mesh_is_shrunk():
     assert after.result.findings[0].code is before.findings[0].code is Code.MISMATCH_OPERATION
     found = training_in(after.scenario)
     assert (after.size_before[:2], after.size[:2]) == ((4, 12), (2, 3))
-    assert (found.wrapper, found.parallel, found.accumulation) == (Wrapper.FSDP2, None, 2)
+    assert (found.wrapper, found.parallel, found.accumulation) == (ModelWrapper.FSDP2, None, 2)
     assert not found.recomputes
     assert found.clip_norm is None

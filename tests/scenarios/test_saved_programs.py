@@ -10,7 +10,7 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.program_line import as_typed, path_in, with_path, words_of_program
 from ddpsim.scenarios.files.saving import text_of
-from ddpsim.scenarios.fuzzing.named import saved_name
+from ddpsim.scenarios.fuzzing.named_scenario import saved_name
 from ddpsim.scenarios.fuzzing.shrinking.saved import default_path, save_shrunk
 from ddpsim.scenarios.running.run_as import with_options
 from ddpsim.scenarios.running.runner import run_scenario

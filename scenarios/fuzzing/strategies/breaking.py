@@ -19,7 +19,7 @@ from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Ste
 from ddpsim.simulator.programs.validation import members_of
 
 
-class Kind(Enum):
+class BreakKind(Enum):
     """What was done to a program, in the order of tables."""
 
     NONE = "none"
@@ -49,7 +49,7 @@ _FOREIGN_TAG = 1000
 Steps = tuple[Step, ...]
 
 
-def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
+def broken(choices: Choices, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
     """Return the program broken on one of its ranks; None if the break does not fit any rank."""
     for rank in some_of(choices, range(program.world_size), program.world_size):
         steps = _BREAKS[kind](choices, program, rank)
@@ -58,7 +58,7 @@ def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kin
     return None
 
 
-def possible_kinds(program: Program) -> list[Kind]:
+def possible_kinds(program: Program) -> list[BreakKind]:
     """Return the kinds of break that fit the program."""
     return [kind for kind in _BREAKS if broken(_Plainest(), program, kind) is not None]
 
@@ -259,19 +259,19 @@ def _without_name(issue: Issue) -> Issue:
     return replace(issue, name="")
 
 
-_BREAKS: dict[Kind, Callable[[Choices, Program, int], Steps | None]] = {
-    Kind.MISSING: _missing,
-    Kind.EXTRA: _extra,
-    Kind.SWAPPED: _swapped,
-    Kind.OPERATION: _changed(_operation),
-    Kind.SHAPE: _changed(_shape),
-    Kind.DTYPE: _changed(_dtype),
-    Kind.REDUCTION: _changed(_reduction),
-    Kind.ROOT: _changed(_root),
-    Kind.SPLITS: _changed(_splits),
-    Kind.GROUP: _changed(_group),
-    Kind.PEER: _changed(_peer),
-    Kind.TAG: _changed(_tag),
-    Kind.EARLY_RETURN: _early_return,
-    Kind.CRASH: _crash,
+_BREAKS: dict[BreakKind, Callable[[Choices, Program, int], Steps | None]] = {
+    BreakKind.MISSING: _missing,
+    BreakKind.EXTRA: _extra,
+    BreakKind.SWAPPED: _swapped,
+    BreakKind.OPERATION: _changed(_operation),
+    BreakKind.SHAPE: _changed(_shape),
+    BreakKind.DTYPE: _changed(_dtype),
+    BreakKind.REDUCTION: _changed(_reduction),
+    BreakKind.ROOT: _changed(_root),
+    BreakKind.SPLITS: _changed(_splits),
+    BreakKind.GROUP: _changed(_group),
+    BreakKind.PEER: _changed(_peer),
+    BreakKind.TAG: _changed(_tag),
+    BreakKind.EARLY_RETURN: _early_return,
+    BreakKind.CRASH: _crash,
 }

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ddpsim.scenarios.training.models import outline
-from ddpsim.scenarios.training.parallel import Parallel, Schedule, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
 from ddpsim.scenarios.training.training import (
     Action,
     Exceptional,
@@ -36,7 +36,12 @@ _MESHES = (
     Parallel(tp=2, pp=2),
     Parallel(dp_replicate=2, dp_shard=2),
 )
-_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED_1F1B, Schedule.LOOPED_BFS)
+_SCHEDULES = (
+    PipelineSchedule.ONE_F_ONE_B,
+    PipelineSchedule.GPIPE,
+    PipelineSchedule.INTERLEAVED_1F1B,
+    PipelineSchedule.LOOPED_BFS,
+)
 """Zero bubble schedules lose gradients with `fully_shard` (torch 2.13 on gloo)."""
 _ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
 """What all ranks may do together instead of training."""
@@ -66,7 +71,7 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
         optimizer=OptimizerChoice(draw(st.sampled_from(names)), 0.01),
         exceptions=tuple(draw(_actions(iterations))),
         seed=draw(st.integers(0, 99)),
-        wrapper=Wrapper.FSDP2,
+        wrapper=ModelWrapper.FSDP2,
         parallel=layout,
         accumulation=draw(st.integers(1, 2)),
         mixed_precision=mixed_precision,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from ddpsim import UsageError
-from ddpsim.scenarios.fuzzing.strategies.breaking import Kind, broken, possible_kinds
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, broken, possible_kinds
 from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
@@ -49,7 +49,7 @@ def programs(
 @st.composite
 def broken_programs(
     draw: st.DrawFn, *, min_ranks: int = 2, max_ranks: int = 4, max_rounds: int = 8
-) -> tuple[Program, Kind]:
+) -> tuple[Program, BreakKind]:
     """Draw a program that was broken in one place of one rank, and the kind of break.
 
     A break need not be a fault: if no rank waits for the call, the program still passes.

@@ -1,7 +1,7 @@
-"""The networks that scenarios train: small by default, adjustable upwards, initialised from a seed.
+"""The networks that scenarios train: small by default, of adjustable size, initialised from a seed.
 
-`make` builds one by name, `outline` one without numbers; `NETWORKS` lists them. The keyword parameters of a
-network's class are its options.
+`make` builds one by name, `outline` one without values; `NETWORKS` lists them. The keyword parameters of a network's
+class are its options.
 """
 
 from ddpsim.scenarios.training.models.catalog import NETWORKS, OptionError, make, outline

@@ -1,4 +1,4 @@
-"""All networks by name, and how one is built from its name, options and a seed."""
+"""All networks by name. Builds one from its name, options and a seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.training.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.training.models.dense import GanDiscriminator, GanGenerator, Linear, MixedDtypes, Mlp
 from ddpsim.scenarios.training.models.images import Conv, Resnet
 from ddpsim.scenarios.training.models.network import Network
 from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
@@ -30,10 +30,10 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
         "batch_norm": BatchNorm,
         "branches": Branches,
         "conv": Conv,
-        "discriminator": Discriminator,
+        "discriminator": GanDiscriminator,
         "early_exit": EarlyExit,
         "embedding": Embedding,
-        "generator": Generator,
+        "generator": GanGenerator,
         "linear": Linear,
         "mixed_dtypes": MixedDtypes,
         "mlp": Mlp,
@@ -43,19 +43,19 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
         "transformer": Transformer,
     }
 )
-"""The networks, by the name that scenarios call them."""
+"""The networks, by the name that scenarios use."""
 
 _LARGEST = 65_536
-"""No width is larger: it would be a mistake."""
+"""The largest width. A larger one would be a mistake."""
 _DEEPEST = 512
-"""No network has more layers: it would be a mistake, and take seconds to build."""
+"""The most layers of a network. More would be a mistake, and take seconds to build."""
 _MOST_NUMBERS = 100_000_000
-"""No network has more parameters, and no sample more numbers: they would fill the memory, once for each rank."""
+"""The most parameters of a network, and numbers of a sample. More would fill the memory, once for each rank."""
 _LARGEST_SEED = 2**63 - 1
 
 
 class OptionError(UsageError):
-    """A network does not take an option, or not this value of it."""
+    """A network does not accept an option, or its value."""
 
     def __init__(self, network: str, option: str, problem: str) -> None:
         super().__init__(f"network {network!r}: {option} {problem}")
@@ -70,10 +70,10 @@ def make(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """The network called `name`, on the CPU; its initial values depend on the seed and the options only.
+    """Build the network called `name`, on the CPU; its initial values depend only on the seed and the options.
 
-    They are drawn in float32 and then cast: in float64 it starts from the same numbers. No generator and no default of
-    the caller is changed. Raises UsageError for a name, an option or a value that there is not.
+    Values are drawn in float32 and then cast, so in float64 it starts from the same numbers. The caller's random
+    generators and defaults are unchanged. Raises UsageError for an unknown name or option, or an invalid value.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise UsageError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}: leave it out for 0")
@@ -87,9 +87,9 @@ def make(
 
 
 def outline(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
-    """The same network without numbers, on the device "meta": what it has can be asked at no cost.
+    """Build the same network without values, on the device "meta", to inspect it at no cost.
 
-    Raises UsageError as `make` does; an OptionError, if one option is to blame.
+    Raises UsageError as `make` does; an OptionError if one option is invalid.
     """
     values = _checked(name, options)
     with torch.device("meta"), _Bounded(name), _Undrawn():
@@ -102,7 +102,7 @@ def _built(name: str, values: Mapping[str, Any]) -> Network:
     except _TooLargeError:
         raise
     except UsageError as error:
-        option, _, problem = str(error).partition(" ")  # so they all begin
+        option, _, problem = str(error).partition(" ")  # all these messages begin with the option
         raise OptionError(name, option, problem) from None
     if math.prod(network.row) > _MOST_NUMBERS:
         raise _TooLargeError(
@@ -113,7 +113,7 @@ def _built(name: str, values: Mapping[str, Any]) -> Network:
 
 
 class _Bounded(TorchFunctionMode):
-    """Refuses a network with too many parameters, before there is memory for the one too many."""
+    """Refuses a network with too many parameters before it allocates them."""
 
     def __init__(self, network: str) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Bounded(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is torch.empty:  # what layers make their parameters of
+        if func is torch.empty:  # layers allocate parameters with it
             sizes = args[0] if isinstance(args[0], Sequence) else args
             self._count += math.prod(sizes)
             if self._count > _MOST_NUMBERS:
@@ -135,7 +135,7 @@ class _Bounded(TorchFunctionMode):
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draws no values: on "meta" there are none, and torch would import a compiler to find out."""
+    """Skips drawing values: "meta" tensors have none, and torch would import a compiler."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -147,15 +147,15 @@ class _Undrawn(TorchFunctionMode):
 
 
 class _TooLargeError(UsageError):
-    """A network fills the memory."""
+    """A network would fill the memory."""
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Draw from a generator with this seed, in float32 and on the CPU; give back the caller's own afterwards."""
+    """Draw from a generator with this seed, in float32 and on the CPU; restore the caller's generator afterwards."""
     default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed, which would seed the generators of all devices.
+        # Not torch.manual_seed, because that seeds the generators of all devices.
         torch.default_generator.manual_seed(seed)
         torch.set_default_dtype(torch.float32)
         try:
@@ -165,7 +165,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _checked(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """The options of a network, as its constructor takes them."""
+    """Check the options of a network, and return them as its constructor expects them."""
     if not isinstance(name, str) or name not in NETWORKS:
         raise UsageError(f"network is {name!r}, expected one of {_one_of(name, NETWORKS)}")
     parameters = inspect.signature(NETWORKS[name], eval_str=True).parameters
@@ -204,4 +204,4 @@ _KINDS: Mapping[object, tuple[Any, str]] = MappingProxyType(
         str: (str, "a string"),
     }
 )
-"""By the annotation of the constructor's parameter, what an option may be, and that in words."""
+"""Valid values of an option by the annotation of the constructor's parameter, and their description."""

@@ -1,4 +1,4 @@
-"""Networks of linear layers: a single one, several, of two dtypes, and the two that play against each other."""
+"""Networks of linear layers: one layer, several, of two dtypes, and the two networks of a GAN."""
 
 # A module that is called gives Any.
 # mypy: disable-error-code="no-any-return"
@@ -25,7 +25,7 @@ class Linear(Network):
         self.split = {"layer": Split.GATHERED_COLUMNS}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """The only one."""
+        """Return its only layer."""
         return (Layer(("layer",), self.layer),)
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
@@ -33,7 +33,7 @@ class Linear(Network):
 
 
 class Mlp(Network):
-    """Linear layers with ReLU in between; `hidden` are their widths."""
+    """Linear layers with ReLU in between; `hidden` has their widths."""
 
     def __init__(self, *, features: int = 8, hidden: tuple[int, ...] = (16, 16), outputs: int = 4) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Mlp(Network):
         self.split = {f"layers.{index}": Split.GATHERED_COLUMNS for index in range(len(self.layers))}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """Each with the ReLU behind it, which the last one has not got."""
+        """Return each layer with the ReLU that follows it; none follows the last."""
         last = len(self.layers) - 1
         return tuple(
             Layer((f"layers.{index}",), layer if index == last else partial(_with_relu, layer))
@@ -75,8 +75,8 @@ class MixedDtypes(Network):
         self.wide.to(torch.float64)
 
 
-class Generator(Network):
-    """The half of a GAN that makes samples from noise; their `features` are what the discriminator takes."""
+class GanGenerator(Network):
+    """The generator of a GAN: makes samples from noise, with as many `features` as the discriminator takes."""
 
     def __init__(self, *, noise: int = 4, width: int = 16, features: int = 8) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class Generator(Network):
         return self.outer(F.relu(self.inner(batch)))
 
 
-class Discriminator(Network):
-    """The half of a GAN that judges samples: one number a row, higher for what it takes to be real."""
+class GanDiscriminator(Network):
+    """The discriminator of a GAN: one number per row, higher for a sample that it considers real."""
 
     def __init__(self, *, features: int = 8, width: int = 16) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolutional networks: a plain one that can be made large, and residual ones as deep as the published ones."""
+"""Convolutional networks: a plain one of adjustable size, and residual ones as deep as the published ones."""
 
 # A module that is called gives Any.
 # mypy: disable-error-code="no-any-return"
@@ -44,9 +44,9 @@ _FIRST_WITH_BOTTLENECKS = 50
 
 
 class Resnet(Network):
-    """A residual network with batch normalisation, of `depth` layers with weights; a real one is 64 wide.
+    """A residual network with batch normalisation, of `depth` layers with weights; the published ones have width 64.
 
-    Its first convolution is 3x3, without pooling: the published one shrinks an image to a sixteenth at once.
+    Its first convolution is 3x3, without pooling, because the published one shrinks an image to a sixteenth at once.
     """
 
     def __init__(self, *, depth: int = 8, width: int = 4, size: int = 16, outputs: int = 4) -> None:
@@ -72,7 +72,7 @@ class Resnet(Network):
         for block in self.blocks:
             batch = block(batch)
         features = batch.mean(dim=(2, 3))
-        # Their squares add up to about their number; so many would let the first steps of a wide network explode.
+        # Their squares sum to about their number. A larger sum would make the first steps of a wide network diverge.
         return self.head(features * features.shape[1] ** -0.5)
 
 

@@ -1,4 +1,4 @@
-"""What all networks have in common: how a batch is drawn for them, and which of their branches it takes."""
+"""The base class of all networks: how to draw a batch, and which branches a batch uses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ddpsim import UsageError
 
 
 class Split(Enum):
-    """How a linear layer, or an embedding, is shared by the ranks of tensor parallelism."""
+    """How tensor parallelism splits a linear layer, or an embedding."""
 
     COLUMNS = "columns"
-    """Each rank has some outputs, and hands these on as they are."""
+    """Each rank has some outputs, and passes them on split."""
     ROWS = "rows"
-    """Each rank has some inputs, which it is handed; outputs are added up."""
+    """Each rank has some inputs, and receives only those; outputs are summed."""
     GATHERED_COLUMNS = "gathered columns"
     """Each rank has some outputs, and all are gathered."""
 
 
 class Layer(NamedTuple):
-    """A step of a network that can be cut: what it has, by names of modules and parameters, and what it computes."""
+    """One layer of a network that can be cut into stages: its modules and parameters by name, and its function."""
 
     names: tuple[str, ...]
     run: Callable[[Tensor], Tensor]
@@ -40,44 +40,44 @@ class Network(nn.Module):
     """
 
     branches: tuple[str, ...] = ()
-    """The parts that a batch may leave out; the parameters of a branch are those whose names begin with its name."""
+    """The branches that a batch may leave out; the name of a branch is the prefix of its parameters' names."""
     communicates: bool = False
-    """Whether its forward makes collectives of its own, on `group`."""
+    """Whether its forward calls collectives of its own, on `group`."""
     sparse: bool = False
     """Whether some of its gradients are sparse."""
     group: ProcessGroup | None = None
-    """Where a network that communicates does so; None is the default group."""
+    """The group for collectives in forward; None is the default group."""
     row: tuple[int, ...] = ()
     """The shape of a batch without its first dimension."""
     words: int = 0
-    """How many different tokens a batch is made of; 0 if it is made of numbers."""
+    """How many different tokens a batch may have; 0 for a batch of floats."""
     split: Mapping[str, Split] = MappingProxyType({})
-    """By name, how layers are shared in tensor parallelism; empty if there is no way."""
+    """How tensor parallelism splits each layer, by name; empty if it cannot."""
     recomputes: bool = False
-    """Whether the backward computes each layer anew, instead of keeping what lies in between."""
+    """Whether the backward recomputes each layer, instead of keeping activations."""
     _kept: slice = slice(None)
-    """The layers that are left."""
+    """The layers that are left after cutting."""
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """What a batch goes through, one after the other; () if the network cannot be cut into such."""
+        """Return the layers that a batch passes through, in order; () if the network cannot be cut into layers."""
         return ()
 
     def keep(self, layers: range) -> None:
-        """Cut off all layers but these; what is left keeps its names."""
+        """Remove all layers but these; the others keep their names."""
         for index, layer in enumerate(self.layers_in_order()):
             for name in layer.names if index not in layers else ():
                 owner, _, leaf = name.rpartition(".")
                 parent = self.get_submodule(owner)
                 if leaf in parent._parameters:
                     parent.register_parameter(leaf, None)
-                else:  # not None: a list of modules would number those behind it anew
+                else:  # not None: a list of modules would renumber the following ones
                     parent.register_module(leaf, nn.Identity())
         self._kept = slice(layers.start, layers.stop)
 
     def batch(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
+        """Return inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
 
-        Numbers are drawn in float32 and then cast, so that the same network in float64 is given the same ones.
+        Numbers are drawn in float32 and then cast, so the same network in float64 gets the same ones.
         """
         weight = next(self.parameters())
         shape, device = (rows, *self.row), generator.device
@@ -86,14 +86,15 @@ class Network(nn.Module):
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(weight)
 
     def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
-        """The outputs for a batch, a row each; `uses` names the branches that it takes, in any order, None takes all.
+        """Return the outputs for a batch, one row each; `uses` names the branches it uses, in any order; None means
+        all.
 
-        Raises UsageError for branches that it cannot take.
+        Raises UsageError for branches that the network cannot use.
         """
         return self._outputs(batch, self.taken(uses))
 
     def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """The branches that a batch takes, in order. Raises UsageError for those that it cannot take."""
+        """Return the branches that a batch uses, in order. Raises UsageError for branches that it cannot use."""
         for name in uses or ():
             if name not in self.branches:
                 known = ", ".join(self.branches) or "none, since it has no branches"
@@ -101,11 +102,11 @@ class Network(nn.Module):
         return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        """What `forward` returns, if the batch takes these branches."""
+        """Return what `forward` returns for a batch that uses these branches."""
         raise NotImplementedError
 
     def _through_layers(self, batch: Tensor) -> Tensor:
-        """What comes of the layers that are left."""
+        """Apply the layers that are left."""
         for layer in self.layers_in_order()[self._kept]:
             batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
         return batch

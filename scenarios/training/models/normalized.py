@@ -1,4 +1,4 @@
-"""Networks with batch normalisation of each rank's own batch, and of the batches of all ranks together."""
+"""Networks with batch normalisation over each rank's own batch, or over the batches of all ranks together."""
 
 # A module that is called gives Any.
 # mypy: disable-error-code="no-any-return"
@@ -18,7 +18,7 @@ from ddpsim.scenarios.training.models.network import Network
 
 
 class BatchNorm(Network):
-    """Linear layers with batch normalisation and ReLU in between; it trains on two rows or more at a time."""
+    """Linear layers with batch normalisation and ReLU in between; it needs at least two rows per batch to train."""
 
     def __init__(
         self, *, features: int = 8, width: int = 16, depth: int = 2, outputs: int = 4, momentum: float = 0.1
@@ -28,7 +28,7 @@ class BatchNorm(Network):
             raise UsageError(f"momentum is {momentum}, expected 0 to 1: it is what the newest batch weighs")
         self.row = (features,)
         widths = [features, *[width] * (depth - 1)]
-        # Without biases: batch normalisation takes them away again, so they would have no gradient.
+        # Without biases, because batch normalisation cancels them, so they would have no gradient.
         self.layers = nn.ModuleList(nn.Linear(inputs, width, bias=False) for inputs in widths)
         self.norms = nn.ModuleList(self._norm(width, momentum) for _ in widths)
         self.head = nn.Linear(width, outputs)
@@ -46,7 +46,7 @@ class BatchNorm(Network):
 
 
 class SyncBatchNormalized(BatchNorm):
-    """`batch_norm` with `SyncBatchNorm` layers: with the same seed, it starts from the same values."""
+    """`batch_norm` with `SyncBatchNorm` layers. With the same seed it starts from the same values."""
 
     communicates = True
 
@@ -58,18 +58,18 @@ class SyncBatchNormalized(BatchNorm):
 
 
 class SyncBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the batches of all ranks of a group, on CPU too, which torch's own refuses.
+    """Batch normalisation over the batches of all ranks of a group. It runs on CPU, too, unlike torch's own.
 
     In training, forward makes one all_reduce of 2 * features + 1 values: sums, sums of squares, and the number of rows.
-    Backward makes one of the same size. A rank that is out of input may follow both with zeros, or with an empty batch.
-    In evaluation, and without other ranks, it is plain batch normalisation, and makes none.
+    Backward makes one of the same size. A rank that is out of input may join both with zeros, or with an empty batch.
+    In evaluation, or on a single rank, it is plain batch normalisation without all_reduce.
     """
 
     def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(features, eps, momentum)
 
     def forward(self, input: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Normalise `input`, of a row each and its features; `group` is the default group if it is None."""
+        """Normalise `input`, whose rows hold the features; `group` None is the default group."""
         if not self.training or not dist.is_initialized() or dist.get_world_size(group) < 2:
             return super().forward(input)
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
@@ -81,7 +81,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
         return (normalized * self.weight + self.bias).to(input.dtype)
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
-        """Let the running statistics follow those of a batch; they keep the unbiased variance, as torch's do."""
+        """Update the running statistics with those of a batch; they keep the unbiased variance, as in torch."""
         for running, found in ((self.running_mean, mean), (self.running_var, variance)):
             assert running is not None
             assert self.momentum is not None
@@ -91,22 +91,22 @@ class SyncBatchNorm(nn.BatchNorm1d):
 
 
 def _moments(batch: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, int]:
-    """Mean and variance of every feature over the rows of all ranks, and the number of these rows."""
+    """Return mean and variance of every feature over the rows of all ranks, and the number of these rows."""
     features = batch.shape[1]
     own = torch.cat([batch.sum(0), batch.square().sum(0), batch.new_tensor([len(batch)])])
     totals: Tensor = _Sum.apply(own, group)  # type: ignore[no-untyped-call]
     sums, squares, count = totals.split([features, features, 1])
     rows = int(count.item())
     mean = sums / max(rows, 1)
-    # Rounding may bring a variance of zero below it.
+    # Rounding may make a variance of zero negative.
     return mean, (squares / max(rows, 1) - mean.square()).clamp_min(0), rows
 
 
 class _Sum(torch.autograd.Function):
     """The sum over all ranks of a group, in forward and in backward.
 
-    Each rank's loss depends on the sum, and the sum on each rank's tensor: so the gradient of a tensor is the sum of
-    what the ranks' losses give. Mean and variance are plain functions of the sum, whose gradients autograd knows.
+    Each rank's loss depends on the sum, and the sum on each rank's tensor. So the gradient of a tensor is the sum of
+    the gradients of all ranks' losses. Mean and variance are plain functions of the sum, which autograd differentiates.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Networks of which a batch may use a part only: the rest has no gradient."""
+"""Networks of which a batch may use only a part: the rest gets no gradient."""
 
 # A module that is called gives Any.
 # mypy: disable-error-code="no-any-return"
@@ -16,7 +16,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 class Branches(Network):
-    """A body, and branches that each add to what it gives; `names` are theirs, with spaces in between."""
+    """A body, and branches whose outputs are added to the body's; `names` has their names, with spaces between."""
 
     branches: tuple[str, ...] = ("left", "right")
 
@@ -57,7 +57,7 @@ class EarlyExit(Network):
             self.add_module(name, nn.ModuleDict(layers))
 
     def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """The stages after the first that a batch takes. Raises UsageError if one before its last is left out."""
+        """Return the stages after the first that a batch uses. Raises UsageError if one before its last is left out."""
         taken = super().taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)

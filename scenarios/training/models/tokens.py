@@ -1,4 +1,4 @@
-"""Networks that take tokens: a sparse embedding, shared weights, and a transformer."""
+"""Networks with tokens as input: a sparse embedding, shared weights, and a transformer."""
 
 # A module that is called gives Any.
 # mypy: disable-error-code="no-any-return"
@@ -14,7 +14,7 @@ from ddpsim.scenarios.training.models.network import Layer, Network, Split
 
 
 class Embedding(Network):
-    """The mean of a row's word vectors, whose gradient is sparse, and a linear layer."""
+    """The mean of a row's word vectors, with a sparse gradient, and a linear layer."""
 
     sparse = True
 
@@ -29,7 +29,7 @@ class Embedding(Network):
 
 
 class Shared(Network):
-    """Parameters with several uses: two layers have one weight, and the output's weight is the embedding's."""
+    """Parameters with several uses: two layers share one weight, and the output uses the embedding's weight."""
 
     def __init__(self, *, words: int = 32, width: int = 8, length: int = 4) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Shared(Network):
 class Transformer(Network):
     """A language model: causal self-attention and feed-forward layers, with layer normalisation before each.
 
-    With `tied`, the weight of its output is the embedding's.
+    With `tied`, the output layer uses the embedding's weight.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class Transformer(Network):
         self.embedding = nn.Embedding(words, width)
         self.positions = nn.Parameter(torch.empty(length, width))
         for table in (self.embedding.weight, self.positions):
-            # So that the outputs of a tied head are of the order of one, whatever the width.
+            # Keeps the outputs of a tied head near one, for any width.
             nn.init.normal_(table, std=width**-0.5)
         self.layers = nn.ModuleList(_TransformerLayer(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, words, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
-        # Queries, keys and values are one layer, of which a rank's columns are no whole heads: so it gathers them.
+        # Queries, keys and values are one layer. A rank's share of its columns is not whole heads, so it is gathered.
         each = {"attention": Split.GATHERED_COLUMNS, "inner": Split.COLUMNS, "outer": Split.ROWS}
         self.split = {f"layers.{index}.{name}": split for index in range(depth) for name, split in each.items()}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """Embedding and positions, the layers, norm and head."""
+        """Return embedding and positions, the layers, norm and head."""
         first = Layer(("embedding", "positions"), self._embed)
         last = Layer(("norm", "head"), self._answer)
         return (first, *(Layer((f"layers.{index}",), layer) for index, layer in enumerate(self.layers)), last)
@@ -94,7 +94,7 @@ class _TransformerLayer(nn.Module):
         super().__init__()
         self.heads = heads
         self.attention_norm = nn.LayerNorm(width)
-        # Without a bias: that of the keys adds the same to every score of a query, so it would have no gradient.
+        # Without a bias: a bias of the keys adds the same to every score of a query, so it would have no gradient.
         self.attention = nn.Linear(width, 3 * width, bias=False)
         self.projection = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width)
@@ -106,7 +106,7 @@ class _TransformerLayer(nn.Module):
         return hidden + self.outer(F.gelu(self.inner(self.norm(hidden))))
 
     def _attend(self, projected: Tensor) -> Tensor:
-        """The values that each position attends to, of the positions up to it."""
+        """Return the values that each position attends to, from positions up to its own."""
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.chunk(3, dim=-1)
         )

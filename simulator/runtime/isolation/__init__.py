@@ -1,7 +1,7 @@
-"""What a process owns, each rank owns; and what a rank does leaves no mark on the process.
+"""Gives each rank its own copy of the state of a process, and restores the process after the run.
 
-`Isolation` swaps the state of a process at every context switch; each kind of state has a file. `VirtualTime`
-replaces the clocks of the `time` module inside ranks.
+`Isolation` swaps that state at every context switch; each kind of state has a file. `VirtualTime` replaces the clocks
+of the `time` module inside ranks.
 """
 
 from ddpsim.simulator.runtime.isolation.isolation import Isolation

@@ -1,7 +1,7 @@
-"""The debug level of torch.distributed, a global of C++ that DDP's Reducer reads, too.
+"""The debug level of torch.distributed, a C++ global that DDP's Reducer also reads.
 
-To read it at each context switch would take as long as several other settings, so the functions that set it take a note
-while a simulation runs. Whoever has bound one of them by name before is not noticed.
+Reading it at each context switch would take as long as several other settings. So the functions that set it are
+replaced by ones that also record the value. A call of an original function that was bound earlier is not noticed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _SETTERS = ("set_debug_level", "set_debug_level_from_env")
 
 
 class DebugLevel:
-    """What it is, and who sets it."""
+    """The current debug level, kept up to date by replacing the functions that set it."""
 
     __slots__ = ("_replaced", "_set", "value")
 
     def __init__(self) -> None:
         self.value: Any = _c10d.get_debug_level()
-        """The one in place; always the same object for it."""
+        """The level in place. Equal levels are the same object."""
         self._set = _c10d.set_debug_level
         self._replaced = Replaced()
 
     def install(self) -> None:
-        """Take note of what sets it."""
+        """Replace the functions that set the level."""
         for module in (dist, _c10d):
             for name in _SETTERS:
                 self._replaced.replace(module, name, self._noting)
 
     def uninstall(self) -> None:
-        """Put the functions back."""
+        """Restore the functions."""
         self._replaced.put_back()
 
     def write(self, value: Any) -> None:
-        """Set it, if it is another."""
+        """Set the level if it differs."""
         if value is not self.value:
             self._set(value)
             self.value = value

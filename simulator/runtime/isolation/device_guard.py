@@ -1,12 +1,12 @@
-"""torch's guard of CUDA devices on a machine without any, which has to outlive the ranks' threads.
+"""Makes torch's CUDA device guard outlive the ranks' threads, on a machine without CUDA devices.
 
-Fake tensors, with which DTensor computes shapes, have a build for CUDA put a guard that does nothing in the place of
-the real one. In torch 2.11 that guard belongs to the thread that asks first, and torch goes on with it after the
-thread's end: the process dies at the first fake tensor of the next simulation. So the thread that simulates asks first.
+DTensor computes shapes with fake tensors. In a CUDA build these install a no-op device guard. In torch 2.11 that guard
+belongs to the first thread that needs it, and torch uses it after the thread's end: the process crashes at the first
+fake tensor of the next simulation. So the thread that runs the simulation installs it first.
 
-The guard says that there is one device, and the first backward of a process starts a thread for each device that there
-is then; from there on no fork of the process can go backward (Engine::start_device_threads in
-torch/csrc/autograd/engine.cpp), and ranks as processes are forks. So a backward comes before the guard.
+The guard reports one device. The first backward of a process starts a thread for each reported device, and after that
+no fork of the process can run a backward (Engine::start_device_threads in torch/csrc/autograd/engine.cpp). Ranks as
+processes are forks. So a backward is run before the guard is installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 
 def keep_device_guard() -> None:
-    """Have it put in place now, where fake tensors would; it is nothing in a build for CPUs, or with a device."""
+    """Install the guard on the calling thread. Does nothing in a CPU build of torch, or with a CUDA device."""
     if torch.version.cuda is not None and torch.cuda.device_count() == 0:
         with torch.inference_mode(False):
             torch.zeros((), device="cpu", requires_grad=True).backward()

@@ -1,12 +1,12 @@
-"""The environment variables.
+"""Gives each rank its own environment variables.
 
-`os.environ` and `os.environb` share one dict (`os.py`, `_Environ._data`), so putting a rank's dict in there switches
-them both, for code that holds on to `os.environ` too. They also write through to the environment that C code and child
-processes see; what a rank wrote is put there when the rank runs, and taken back when it does not. The variables that a
-launcher sets stay out of the C environment: nothing in torch reads them there, and it would cost more than the rest of
-a context switch.
+`os.environ` and `os.environb` share one dict (`os.py`, `_Environ._data`). Replacing it by a rank's dict switches both,
+also for code that keeps a reference to `os.environ`. Python also writes to the environment that C code and child
+processes see: a rank's changes are put there while the rank runs. The variables that a launcher sets (RANK and so on)
+are not put into the C environment: nothing in torch reads them there, and it would cost more than the rest of a context
+switch.
 
-Writing with `os.putenv` and `os.unsetenv`, which `os.environ` does not see either, is not isolated.
+Changes by `os.putenv` and `os.unsetenv`, which `os.environ` does not see either, are not isolated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 MASTER_ADDR = "127.0.0.1"
 MASTER_PORT = "29500"
-"""torchrun's own defaults. Nobody listens there: the rendezvous of a simulation happens in memory."""
+"""torchrun's default port. Nothing listens there: the rendezvous of a simulation happens in memory."""
 
 
 class RankVariables(dict[Any, Any]):
     """A rank's variables, encoded as `os.environ` keeps them, and the keys that the rank wrote.
 
-    `_Environ` sets and deletes nothing but single items.
+    Only setting and deleting of single items is recorded: `_Environ` does nothing else.
     """
 
     __slots__ = ("_written_by_anybody", "written")
@@ -32,7 +32,7 @@ class RankVariables(dict[Any, Any]):
         super().__init__(inherited)
         self._written_by_anybody = written_by_anybody
         self.written: dict[Any, None] = {}
-        """A dict for its order: the keys are put into the C environment one after the other."""
+        """The keys that the rank wrote. A dict because it is ordered: keys go to the C environment in this order."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -51,13 +51,13 @@ class Environment:
         self.binary = vars(getattr(os, "environb", os.environ))  # there is none on Windows
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
-        """While it is empty there is nothing to exchange in C."""
+        """The keys that any rank wrote. While it is empty, the C environment need not be changed."""
         self._launched = _launched(world_size)
         self._base = self.host | self._launched
         self._ranks_own = _ranks_own()
 
     def initial(self, rank: int) -> RankVariables:
-        """Return what torchrun would start the rank with."""
+        """Return the variables with which torchrun would start the rank."""
         if self.text["_data"] is self.host:  # the host may have written since the last rank started
             self._base = self.host | self._launched
         variables = RankVariables(self._base, self.written_by_ranks)
@@ -67,9 +67,9 @@ class Environment:
         return variables
 
     def exchange_in_c(self, outgoing: dict[Any, Any], incoming: dict[Any, Any]) -> None:
-        """Put what `incoming` wrote into the C environment in place of what `outgoing` wrote, where it differs."""
+        """Replace the changes of `outgoing` in the C environment by those of `incoming`, where they differ."""
         if isinstance(outgoing, RankVariables):
-            # What equals the host's value stays out of every later context switch (`mock.patch.dict` writes every key).
+            # Forget keys that have the host's value, to save work later (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
                 del outgoing.written[key]
         before, after = self._written_in(outgoing), self._written_in(incoming)

@@ -1,15 +1,14 @@
-"""Swapping what a process owns at every context switch.
+"""Swaps the state of the process, such as `os.environ` and random generators, at every context switch between ranks.
 
-Isolated by nature, because torch and Python keep it per thread and every rank is a new thread: grad mode, inference
-mode, autocast, the default device, saved-tensor hooks, the device-mesh stack, CUDA's current device and streams,
-context variables (with them decimal contexts and numpy's errstate). A rank starts with the defaults, whatever the host
-had set.
+Not swapped, because torch and Python keep it per thread and every rank is a new thread: grad mode, inference mode,
+autocast, the default device, saved-tensor hooks, the device-mesh stack, CUDA's current device and streams, context
+variables (with decimal contexts and numpy's errstate). A rank starts with the defaults, not with the host's values.
 
-Shared by all ranks, on purpose or because it would cost too much: imported modules and their globals (a module-level
-counter of the user's counts all ranks), file descriptors, signal handlers, locale, what is put back when the run is
-over (`of_process.py`: the working directory, logging, the recursion limit), torch's global module and optimizer
-hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds set before those devices are initialised, and
-`lru_cache`s.
+Shared by all ranks, on purpose or because swapping would cost too much: imported modules and their globals (a
+module-level counter of the user counts all ranks), file descriptors, signal handlers, locale, the state that is
+restored after the run (`of_process.py`: the working directory, logging, the recursion limit), torch's global module and
+optimizer hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds set before those devices are
+initialised, and `lru_cache`s.
 """
 
 from __future__ import annotations
@@ -39,17 +38,14 @@ from ddpsim.simulator.runtime.isolation.warning_filters import WarningFilters
 from ddpsim.simulator.runtime.isolation.world import World
 
 HOST = -1
-"""Where the states of the host process stand in a list of states by rank: behind the last rank."""
+"""The index of the host process's state in a list of states by rank: the last."""
 
 State = tuple[Any, ...]
-"""All that is swapped: see `_InPlace.exchange`."""
+"""The state of one rank, with all items that `InPlace.exchange` swaps."""
 
 
 class Isolation:
-    """What a process owns, each rank owns.
-
-    A rank's state is made when the rank first runs, and the states are dropped by `uninstall`.
-    """
+    """Gives each rank its own process state. A rank's state is made when it first runs; `uninstall` drops all."""
 
     __slots__ = (
         "_exchange",
@@ -64,17 +60,17 @@ class Isolation:
     )
 
     def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
-        """Let the generators of all ranks start alike, or each from a seed of its own."""
+        """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
         self._world_size = world_size
         self._is_alike = is_alike
         self._world = World(world_size)
         self._holder: int | None = None
         self._states: list[State | None] = []
-        """By rank, the host's last. That of the holder is old."""
+        """The states by rank, the host's last. That of the current holder is outdated."""
         self._restore = ExitStack()
 
     def install(self) -> None:
-        """Remember the host process's state and prepare for ranks. To be undone on the same thread."""
+        """Save the host process's state and prepare for ranks. `uninstall` must be called on the same thread."""
         assert not self._states, "installed twice"
         keep_device_guard()
         self._modes = modes = Modes()
@@ -96,9 +92,9 @@ class Isolation:
         self._states = [None] * (self._world_size + 1)
 
     def switch(self, outgoing: int | None, incoming: int | None) -> None:
-        """Put away the state of `outgoing` and put that of `incoming` in place; None is the host."""
+        """Save the state of `outgoing` and put that of `incoming` in place; None is the host."""
         states = self._states
-        if not states or outgoing == incoming:  # a straggler, after the end; or nothing to do
+        if not states or outgoing == incoming:  # a late thread after the end; or nothing to do
             return
         assert outgoing == self._holder, f"{outgoing} gives away what {self._holder} has"
         state = states[HOST if incoming is None else incoming]
@@ -112,21 +108,21 @@ class Isolation:
         self._holder = incoming
 
     def uninstall(self) -> None:
-        """Put the state that the host had at `install` in place, whoever's is there now. May be called twice."""
+        """Restore the state that the host had at `install`. May be called twice."""
         self._states = []
         self._holder = None
         self._restore.close()
 
 
 class InPlace:
-    """What is swapped, and the state in place.
+    """The process state in place, which is that of the running rank.
 
-    Because exactly one rank runs at a time, the state in place simply IS the running rank's, so whatever code reads it,
-    early-bound functions included, sees the right one. Nothing is patched in order to look up whose turn it is.
+    Exactly one rank runs at a time, so all code that reads the process state, including functions bound earlier, sees
+    the running rank's. No function is patched to look up the current rank.
 
-    At a switch the caches are cold: what costs is how many functions and how much memory are visited, not what they
-    do. So this is one function over all kinds of state, which writes only what differs; what is seldom needed is in the
-    file of its kind, and so is why a kind is swapped, and how it is in a fresh process.
+    At a switch the caches are cold, so the cost is the number of functions and the memory that are touched. So
+    `exchange` is one function over all kinds of state, and writes only what differs. The file of each kind has its
+    rarely needed parts, explains why it is swapped, and defines its initial state.
     """
 
     def __init__(self, world: World, environment: Environment, *, is_alike: bool) -> None:
@@ -157,7 +153,7 @@ class InPlace:
         self._bit_generator_of, self._numpy_mersenne = cast(Any, numpy.random.mtrand._rand), self._numpy.mersenne
 
     def host(self) -> State:
-        """Return what is in place, the host's."""
+        """Return the state in place, which is the host's."""
         return (
             self._c10d["_world"],
             self._active_module["_active_ddp_module"],
@@ -175,9 +171,9 @@ class InPlace:
         )
 
     def initial(self, rank: int) -> State:
-        """Return what a rank starts from: what a fresh process has, or the host's where that is what a launcher gives.
+        """Return a rank's initial state: that of a fresh process, or the host's where a launcher would pass it on.
 
-        Called while anybody's state is in place.
+        May be called while the state of any rank, or of the host, is in place.
         """
         on_torch, on_python, on_numpy = self._torch.start, self._python.start, self._numpy.start
         if not self._is_alike:

@@ -1,14 +1,15 @@
 """torch's process-wide settings.
 
-Those that a program switches for a block of code are swapped at every context switch (`settings.py`): default dtype,
-deterministic algorithms, anomaly detection. Those that it sets once at its start are shared by the ranks, as reading
-them all costs more than the rest of a context switch, and put back at the end: `SETTINGS`. (Grad mode, autocast and the
-default device are per thread.)
+Settings that a program changes for a block of code are swapped at every context switch (`settings.py`): default dtype,
+deterministic algorithms, anomaly detection. Settings that a program makes once at its start (`SETTINGS`) are shared by
+the ranks and restored at the end: reading them all would cost more than the rest of a context switch. Grad mode,
+autocast and the default device are per thread already.
 
-Inside a simulation torch computes with one intra-op thread. Every rank that enters a parallel region would otherwise
-make an OpenMP pool of its own, and the order of a sum would depend on the machine. What a rank sets lasts until its
-next switch. To ask at each whether anybody did would take a tenth of it, so `torch.set_num_threads` takes a note
-while a simulation runs; whoever has bound the original before is found out at its rank's first context switch only.
+Inside a simulation torch computes with one intra-op thread. Otherwise every rank that enters a parallel region would
+make its own OpenMP pool, and the order of a sum would depend on the machine. A rank's own `set_num_threads` lasts until
+its next context switch. To read the number at each switch would take a tenth of it, so `torch.set_num_threads` is
+replaced by a function that sets a flag. A call of the original, bound earlier, is noticed only at the rank's first
+context switch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SETTINGS = (
 
 
 class Modes:
-    """One intra-op thread; and what the ranks share, put back."""
+    """Makes torch compute with one thread, and restores the settings that ranks share."""
 
     __slots__ = ("_host_settings", "_host_threads", "_replaced", "_set_threads", "threads_were_set")
 
@@ -46,7 +47,7 @@ class Modes:
         self.threads_were_set = False
 
     def install(self) -> None:
-        """Compute with one thread. The last call of `set_num_threads` counts for threads that are new then, too."""
+        """Compute with one thread, also on threads started later, as these use the last value that was set."""
         set_threads = self._set_threads
 
         def set_num_threads(nthreads: int) -> None:
@@ -58,12 +59,12 @@ class Modes:
             self._replaced.put(owner, "set_num_threads", set_num_threads)
 
     def compute_with_one_thread(self) -> None:
-        """Undo what the calling thread may have set."""
+        """Undo a `set_num_threads` of the calling thread."""
         self._set_threads(1)
         self.threads_were_set = False
 
     def uninstall(self) -> None:
-        """Put settings and threads back."""
+        """Restore the settings and the number of threads."""
         for name, value in self._host_settings.items():
             if value is not None and _setting(name) not in (None, value):
                 getattr(torch._C, f"_set_{name}")(value)
@@ -72,7 +73,7 @@ class Modes:
 
 
 def _setting(name: str) -> Any:
-    """Return a setting, or None where torch will not say (as when old and new precision settings were mixed)."""
+    """Return a setting, or None where torch raises (as when old and new precision settings were mixed)."""
     try:
         return getattr(torch._C, f"_get_{name}")()
     except (AttributeError, RuntimeError):

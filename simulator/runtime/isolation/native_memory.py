@@ -1,4 +1,4 @@
-"""State that native code keeps in memory, swapped by copying where its own interface is too slow for a switch."""
+"""Swaps the state of native code, such as a random generator, by copying its memory. Its own functions are too slow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A state; and its marks, those of its fields that tell it from others."""
+    """A copy of a state, and its marks: fields that differ whenever two states differ."""
 
     marks: object
     content: Any
 
 
 def window(address: int, size: int) -> memoryview:
-    """Return a writable view of `size` bytes at `address`. Keeping the memory alive is the caller's business."""
+    """Return a writable view of `size` bytes at `address`. The caller keeps the memory alive."""
     return memoryview(_bytes(size).from_address(address)).cast("B")
 
 
@@ -28,11 +28,11 @@ def _bytes(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
 
 
 class NativeState:
-    """A state in native memory, of which only what was touched is saved, and only what differs is loaded.
+    """A state in native memory that is copied only if it has changed.
 
-    The part of it that is its marks is so chosen that states which agree there are the same. So it need not be
-    exchanged for a state that has the marks that `probe` returns: that is in place already. States that came out equal
-    (each rank drew the same) are kept once. A probe takes 0.1 us, a copy of 2.5 KB from memory in no cache 1.5 us.
+    The marks are chosen so that states with equal marks are equal. So a state whose marks are those that `probe`
+    returns is already in place. Equal states (each rank drew the same numbers) are kept once. A probe takes 0.1 us; a
+    copy of 2.5 KB from uncached memory takes 1.5 us.
     """
 
     __slots__ = ("_in_place", "_latest", "_region", "probe")

@@ -1,13 +1,13 @@
-"""The generator behind the functions of `numpy.random`.
+"""Swaps the generator of numpy.random's functions.
 
-Getting and setting its state takes 65 us, many times a switch. So its memory is swapped as it is (`NativeState`):
+Getting and setting its state takes 65 us, many times as long as a switch. So its memory is copied (`NativeState`):
 the bit generator's struct, whose address numpy publishes (`BitGenerator.ctypes.state_address`;
 numpy/random/src/mt19937/mt19937.h: `uint32_t key[624]; int pos`), and the normal variate that the legacy functions keep
 for their next call, which lies in the RandomState object (numpy/random/mtrand.pyx, `_aug_state`;
-distributions/legacy-distributions.h: `bitgen_t *bit_generator; int has_gauss; double gauss`). Where it lies is found
-once a process, and checked; where that fails, the public functions do the work.
+distributions/legacy-distributions.h: `bitgen_t *bit_generator; int has_gauss; double gauss`). Its address is found and
+checked once per process. If that fails, the public functions are used.
 
-Each rank starts as if it had called `numpy.random.seed(0)`, for the reason that `python_random` gives.
+Each rank starts as after `numpy.random.seed(0)`, for the reason given in `python_random.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START_SEED = 0
 KEY_WORDS = 624
 STRUCT_BYTES = 4 * (KEY_WORDS + 1)
 MARKS = slice(STRUCT_BYTES - 36, STRUCT_BYTES)
-"""`pos` moves with each draw; once around, and with each seeding, the last words are others."""
+"""The marks. `pos` changes with each draw; the last words change with each seeding, and when `pos` wraps."""
 
 POINTER_BYTES = calcsize("P")
 GAUSS = Struct("i4xd")
@@ -35,7 +35,7 @@ GAUSS = Struct("i4xd")
 
 @dataclass(frozen=True, slots=True)
 class NumpyState:
-    """The state of the global generator. Without marks, `content` is what `NumpyByState` makes of it."""
+    """The state of numpy's global generator. If `marks` is None, `content` was made by `NumpyByState`."""
 
     marks: object
     gauss: bytes
@@ -53,13 +53,13 @@ def numpy_random() -> NumpyByCopy | NumpyByState:
 
 @cache
 def known_gauss(random_state: Any) -> int | None:
-    """Return the address of `has_gauss`, if all of a generator's state lies where we believe."""
+    """Return the address of `has_gauss`; None if the memory is not laid out as expected."""
     address = find_gauss(random_state)
     return address if address is not None and is_layout_known(random_state, address) else None
 
 
 def find_gauss(random_state: Any) -> int | None:
-    """Return the address of `has_gauss`: behind the one pointer that points into the object itself."""
+    """Return the address of `has_gauss`: right after the only pointer that points into the object itself."""
     start, size = id(random_state), type(random_state).__basicsize__
     words = window(start, size - size % POINTER_BYTES).cast("P")
     inward = [at for at, word in enumerate(words) if start < word < start + size]
@@ -68,7 +68,7 @@ def find_gauss(random_state: Any) -> int | None:
 
 
 def is_layout_known(random_state: Any, gauss_address: int) -> bool:
-    """Whether both structs in memory are what `get_state` says, and a variate put there is the next one drawn."""
+    """True if both structs in memory equal `get_state`, and a variate written there is the next one drawn."""
     state = random_state.get_state(legacy=False)
     struct = _struct_of(random_state._bit_generator)
     key, position = state["state"]["key"], state["state"]["pos"]
@@ -85,15 +85,15 @@ def is_layout_known(random_state: Any, gauss_address: int) -> bool:
     drawn = random_state.standard_normal()
     gauss[:] = before
     if drawn != 0.25:
-        random_state.set_state(state)  # it drew in earnest
+        random_state.set_state(state)  # undo the draw
     return bool(drawn == 0.25)
 
 
 class NumpyByState:
     """Swaps the global generator's state through numpy's public functions, with any bit generator.
 
-    `numpy.random.set_bit_generator` may have put another one in place of the Mersenne twister, so the object is part of
-    the state. Ranks start with a Mersenne twister, as a process does.
+    `numpy.random.set_bit_generator` may have replaced the Mersenne twister, so the bit generator object is part of the
+    state. Ranks start with a Mersenne twister, as a process does.
     """
 
     probe = object
@@ -111,7 +111,7 @@ class NumpyByState:
         return NumpyState(None, b"", (self.mersenne, values, None))
 
     def save(self) -> NumpyState:
-        """Return the bit generator in place, its state, and that of the Mersenne twister it may stand in for."""
+        """Return the bit generator in place, its state, and the state of a Mersenne twister that it has replaced."""
         current = self._random_state._bit_generator
         behind = None if current is self.mersenne else self.mersenne.state
         return NumpyState(None, b"", (current, self._random_state.get_state(legacy=False), behind))
@@ -137,7 +137,7 @@ class NumpyByState:
 
 
 class NumpyByCopy:
-    """Swaps the two structs; only for a rank that put another bit generator in place numpy's functions are needed."""
+    """Swaps the two structs by copying. Uses numpy's functions only for a rank that replaced the bit generator."""
 
     def __init__(self, random_state: Any, gauss_address: int) -> None:
         self._random_state = random_state
@@ -156,7 +156,7 @@ class NumpyByCopy:
         return NumpyState(content[MARKS], GAUSS.pack(0, 0.0), Copy(content[MARKS], content))
 
     def save(self) -> NumpyState:
-        """Return the two structs, or all there is if another bit generator is in place of the Mersenne twister."""
+        """Return the two structs; or the state by numpy's functions, if the Mersenne twister has been replaced."""
         if self._random_state._bit_generator is not self.mersenne:
             return self._by_state.save()
         struct = self._struct.save()

@@ -1,8 +1,7 @@
-"""What ranks that are threads share as one process, and what would stay changed behind a run.
+"""State that all rank threads share, and that is restored after the run.
 
-None of it is swapped from rank to rank; it is put back when the run is over: the working folder, the root logger's
-handlers and levels, the recursion limit, and what shows an exception of a thread. Handlers that the run has added are
-closed, as at the end of a process.
+It is not swapped from rank to rank: the working folder, the root logger's handlers and levels, the recursion limit, and
+`threading.excepthook`. Handlers that the run has added are closed, as at the end of a process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import suppress
 
 
 class OfProcess:
-    """The state of the process before a run."""
+    """The state of the process before a run, to be restored after it."""
 
     def __init__(self) -> None:
         self._folder = _folder()
@@ -25,12 +24,12 @@ class OfProcess:
         self._excepthook = threading.excepthook
 
     def install(self) -> None:
-        """Nothing is changed."""
+        """Do nothing: the state was read when this object was made."""
 
     def uninstall(self) -> None:
-        """Put it back. May be called twice."""
+        """Restore the state. May be called twice."""
         if self._folder and self._folder != _folder():
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # the folder does not exist any more
                 os.chdir(self._folder)
         for handler in [each for each in logging.root.handlers if each not in self._handlers]:
             handler.close()
@@ -45,7 +44,7 @@ class OfProcess:
 
 
 def _folder() -> str:
-    """The working folder; "" if it is gone."""
+    """Return the working folder; "" if it does not exist any more."""
     try:
         return os.getcwd()
     except OSError:

@@ -1,13 +1,13 @@
-"""The generator behind the functions of the `random` module.
+"""Swaps the generator of the `random` module's functions.
 
-`random.getstate` and `setstate` take 11 us together, more than a context switch. The generator's C struct
+`random.getstate` and `setstate` take 11 us together, more than a context switch. Instead, the generator's C struct
 (Modules/_randommodule.c, `RandomObject`: the object head, `int index`, `uint32_t state[624]`, the same since Python
-3.2) is swapped as it is instead (`NativeState`). Whether the struct lies where we believe is checked once for each
-generator; where it does not, the public functions do the work.
+3.2) is copied (`NativeState`). The layout is checked once for each generator; if it differs, the public functions are
+used.
 
-Each rank starts as if it had called `random.seed(0)`: a program that wants another stream on each rank seeds by rank,
-as it does in real processes. Ranks that do not draw then have one state between them, and nothing is copied. Where
-ranks start unlike (`seeds.py`), each has called it with a seed of its own.
+Each rank starts as after `random.seed(0)`. A program that wants a different stream on each rank seeds by rank, as in
+real processes. Ranks that do not draw share one state, and nothing is copied. If ranks start with different seeds
+(`seeds.py`), each starts as after `random.seed` with its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_SEED = 0
 WORDS = 624
 STRUCT_BYTES = 4 * (1 + WORDS)
 MARKS = slice(0, 36)
-"""`index` moves with each draw; once around, and with each seeding, the first words are others."""
+"""The marks. `index` changes with each draw; the first words change with each seeding, and when `index` wraps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RandomState:
 
     marks: object
     gauss: float | None
-    """What `random.gauss` keeps for its next call."""
+    """The normal variate that `random.gauss` keeps for its next call."""
 
     content: Any
 
@@ -47,7 +47,7 @@ def python_random() -> Generator[RandomState]:
 
 @cache
 def is_layout_known(generator: random.Random) -> bool:
-    """Whether the struct in memory is what `getstate` says."""
+    """True if the struct in memory equals what `getstate` returns."""
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
         return False
     *words, index = generator.getstate()[1]
@@ -100,7 +100,7 @@ def _state(struct: Copy, gauss: float | None) -> RandomState:
 
 
 class RandomByState:
-    """The same through the generator's public functions."""
+    """Swaps the generator's state through its public functions, if its memory layout is unknown."""
 
     probe = object
 

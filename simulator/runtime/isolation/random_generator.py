@@ -1,4 +1,4 @@
-"""The seam between the isolation and a random number generator."""
+"""The interface between the isolation and a random number generator."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ State = TypeVar("State")
 
 
 class Generator(Protocol[State]):
-    """One of the process's generators. Its states have `marks`, by which a context switch sees what it need not do."""
+    """One of the process's random generators. States with equal `marks` are equal, so they need not be swapped."""
 
     start: State
-    """What every rank starts from, where ranks start alike."""
+    """The initial state of every rank, where ranks start with equal seeds."""
 
     def started(self, seed: int) -> State:
-        """Return what a rank starts from that has a seed of its own."""
+        """Return the initial state of a rank that has its own seed."""
 
     def probe(self) -> object:
-        """Return the marks of the state in place, or what equals no marks. A state that has them is in place."""
+        """Return the marks of the state in place, or an object that equals no marks if they are unknown."""
 
     def save(self) -> State:
         """Return the state in place."""

@@ -1,14 +1,14 @@
-"""Process-wide settings that the ranks of a run usually have alike.
+"""Process-wide settings that are usually equal on all ranks.
 
-A context switch reads them, and writes them only when the next rank has others.
+A context switch reads them, and writes them only if the next rank has different ones.
 
 - The standard streams: `contextlib.redirect_stdout` puts the stream back on exit, so interleaved ranks would put back
   each other's.
 - The functions that show a warning, which `warnings.catch_warnings` puts back on exit.
 - c10d's globals beside its world, and the random tracker of DTensor once that is imported.
 - The debug level of torch.distributed (`debug_level.py`).
-- torch.fx's tracing of the moment: it has functions replaced all over the process until it ends, so these are put back
-  for the next rank, and replaced again for the one that traces.
+- torch.fx's current tracing: it replaces functions in the whole process until it ends, so they are restored for the
+  next rank, and replaced again for the rank that traces.
 - torch's modes that a program switches for a block of code (the others: `modes.py`).
 """
 
@@ -25,10 +25,10 @@ from torch.fx import _symbolic_trace
 from ddpsim.simulator.runtime.isolation.debug_level import DebugLevel
 
 _TRACING = "_is_fx_tracing_flag"
-"""Of torch.fx; each thread has one of its own from torch 2.15 on, which nobody has to exchange."""
+"""A global of torch.fx. From torch 2.15 on it is per thread, and need not be swapped."""
 
 SettingsState = tuple[Any, ...]
-"""Read and written by nobody but `Settings`, except that the functions that show a warning come first."""
+"""A state of `Settings`. Other code relies only on the warning functions being the first two items."""
 
 
 class Settings:
@@ -41,7 +41,7 @@ class Settings:
         self._c10d: dict[str, Any] = vars(distributed_c10d)
         self._modules = sys.modules
         self._modules_seen = 0
-        """How many modules there were when DTensor's was looked up."""
+        """The number of loaded modules when DTensor's was looked up."""
         self._dtensor_random: dict[str, Any] | None = None
         self._fx: dict[str, Any] = vars(_symbolic_trace)
         self.debug_level = DebugLevel()
@@ -65,10 +65,10 @@ class Settings:
             False,
             True,
         )
-        """The host's streams, warning functions and debug level, and torch's defaults."""
+        """A rank's initial settings: the host's streams, warning functions and debug level, and torch's defaults."""
 
     def read(self) -> SettingsState:
-        """Return what is in place."""
+        """Return the settings in place."""
         module, shown_by, c10d, fx = self._sys, self._warnings, self._c10d, self._fx
         if len(self._modules) != self._modules_seen:
             self._look_for_dtensor()

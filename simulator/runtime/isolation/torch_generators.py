@@ -1,14 +1,14 @@
-"""torch's default generators: the CPU's always, CUDA's once CUDA is initialised.
+"""Swaps torch's default generators: the CPU's always, CUDA's once CUDA is initialised.
 
 A fresh process seeds its CPU generator from the system's entropy. A rank starts from the seed that CUDA generators have
-in a fresh process, the same on every rank: deterministic, and a program that wants another seed on each rank sets it
-itself, as it has to in real processes.
+in a fresh process, the same on every rank. This is deterministic; a program that wants a different seed on each rank
+sets it itself, as in real processes.
 
-`get_state` and `set_state` of the CPU generator take 1.4 us, a third of a whole switch, so its memory is swapped as it
-is (`NativeState`; aten/src/ATen/CPUGeneratorImpl.h: `mt19937 engine_; optional<float> next_float_normal_sample_;
+`get_state` and `set_state` of the CPU generator take 1.4 us, a third of a whole switch, so its memory is copied
+instead (`NativeState`; aten/src/ATen/CPUGeneratorImpl.h: `mt19937 engine_; optional<float> next_float_normal_sample_;
 optional<double> next_double_normal_sample_`; ATen/core/MT19937RNGEngine.h: `uint64_t seed_; int left_; bool seeded_;
-uint32_t next_; uint32_t state_[624]`). Where the engine lies, and that all of it is as written here, is checked once a
-process, on generators made for that; where it is not, the public methods do the work.
+uint32_t next_; uint32_t state_[624]`). The engine's offset and this layout are checked once per process, on generators
+made for that. If the check fails, the public methods are used.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ CACHED_NORMAL = Struct("d?7x")
 CACHED_NORMAL_OFFSET = ENGINE_BYTES + 4 + 8  # the engine is padded to 8 bytes; then the float
 REGION_BYTES = CACHED_NORMAL_OFFSET + CACHED_NORMAL.size
 MARKS = Struct(f"60s{CACHED_NORMAL_OFFSET - 8 - 60}x24s")
-"""The seed, how many words are left and which is the next, the first words themselves; and both normal variates."""
+"""The marks: the seed, the number of words left, the next word's index, the first words, and both normal variates."""
 
 HEADER_BYTES = 512
-"""How far into the object the engine is looked for. The object is much larger, whatever its header."""
+"""The engine is searched in this many bytes from the object's start. The object is always much larger."""
 
 
 class CudaGenerators:
-    """The states of CUDA's default generators, and the seeds that wait for CUDA to be initialised.
+    """The states of CUDA's default generators, and the seeds that are queued until CUDA is initialised.
 
-    `torch.manual_seed` before CUDA is initialised queues a seed in `torch.cuda._lazy_seed_tracker`, also in builds
-    without CUDA. Were it not swapped, a rank's seed would seed another rank's, or the host's, CUDA generators later.
+    Before CUDA is initialised, `torch.manual_seed` queues the seed in `torch.cuda._lazy_seed_tracker`, also in builds
+    without CUDA. It is swapped: otherwise one rank's seed would later seed the CUDA generators of another rank.
     """
 
     def __init__(self) -> None:
         self._cpu = torch.default_generator
         self._cuda: dict[str, Any] = vars(torch.cuda)
         self.new_lazy_seeds: Callable[[], object] = type(self._cuda["_lazy_seed_tracker"])
-        """Makes what `_lazy_seed_tracker` is in a fresh process."""
+        """Makes a `_lazy_seed_tracker` as in a fresh process."""
 
     def save(self) -> tuple[torch.Tensor, ...]:
         """Return the states in place: none until CUDA is initialised."""
         return tuple([generator.get_state() for generator in self._cuda["default_generators"]])
 
     def exchange(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Put states in place and return those that were there. The CPU generator's is in place already."""
+        """Put states in place and return the previous ones. The CPU generator's new state must already be in place."""
         outgoing = self.save()
         generators = self._cuda["default_generators"]
         for generator, state in zip(generators, states, strict=False):
             generator.set_state(state)
         for generator in generators[len(states) :]:
-            # CUDA was initialised while somebody else ran. `torch.manual_seed` seeds all devices alike.
+            # CUDA was initialised while another rank ran. `torch.manual_seed` gives all devices the same seed.
             generator.manual_seed(self._cpu.initial_seed())
         return outgoing
 
@@ -75,7 +75,7 @@ def cpu_generator(generator: torch.Generator) -> Generator[Copy]:
 
 @cache
 def engine_offset() -> int | None:
-    """Return where in a CPU generator its engine begins, if all of its state lies there and nothing else."""
+    """Return the offset of the engine in a CPU generator; None if the memory is not laid out as expected."""
     donor = torch.Generator().manual_seed(DEFAULT_SEED)
     offset = bytes(window(_address(donor), HEADER_BYTES)).find(SEED.pack(DEFAULT_SEED))
     if offset < 0:
@@ -103,7 +103,7 @@ def _bytes_of(state: torch.Tensor) -> bytes:
 
 
 class CpuByCopy:
-    """Swaps the engine and the normal variates kept behind it."""
+    """Swaps a CPU generator by copying its engine and the cached normal variates after it."""
 
     def __init__(self, generator: torch.Generator, engine_offset: int) -> None:
         region = window(_address(generator) + engine_offset, REGION_BYTES)
@@ -129,7 +129,7 @@ def _started(engine_offset: int, seed: int) -> Copy:
 
 
 class CpuByState:
-    """The same through the generator's public methods."""
+    """Swaps a generator's state through its public methods, if its memory layout is unknown."""
 
     probe = object
 

@@ -1,19 +1,17 @@
-"""The clocks of the `time` module, inside ranks.
+"""Virtual time: replaces the clocks of the `time` module inside ranks.
 
-Each function of the module is replaced while a simulation runs. Called on a rank's thread it tells virtual time, which
-starts at zero (`monotonic`, `perf_counter`) or at 2000-01-01T00:00:00Z (`time`), and `sleep` is a wait in virtual time;
-on any other thread, and in a process forked from a rank, it is the original, so the host, the machinery around the
-ranks, and the workers of a DataLoader keep real time.
+On a rank's thread, the functions return virtual time, which starts at zero (`monotonic`, `perf_counter`) or at
+2000-01-01T00:00:00Z (`time`), and `sleep` waits in virtual time. On any other thread, and in a process forked from a
+rank (a DataLoader worker), they are the originals.
 
-Nothing a rank computes takes virtual time; but no two readings of a clock by a rank are equal, as they hardly are
-elsewhere: each comes at least a microsecond after the one before, so nobody divides by no time at all. The clock of the
-execution does not notice.
+Computation takes no virtual time. But two readings of a clock by a rank are never equal: each is at least a microsecond
+after the one before, so that a program does not divide by zero. The clock of the execution does not advance with these.
 
-Not covered: functions bound before the simulation (`from time import sleep` in a module that is imported already),
-clocks read by native code (`datetime.now`, `time.localtime()` and the others that take "now" as their default), CPU
-clocks, and waits that are neither a sleep nor made of a rank's locks (`select`), except those of asyncio: they take
-real time. So what waits like that until the virtual clock shows some time waits in vain: time-outs of multiprocessing
-(`Queue.get(timeout=...)`) end in the budget of the run.
+Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
+earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
+and waits other than sleeps, locks and asyncio (`select`). A real wait does not advance virtual time. So a loop that
+waits like that for a virtual deadline never ends: with `Queue.get(timeout=...)` of multiprocessing the run ends only
+when its budget is used up.
 """
 
 from __future__ import annotations
@@ -28,22 +26,21 @@ from types import FrameType
 from ddpsim.simulator.runtime.replaced import Replaced
 
 EPOCH_SECONDS = 946_684_800
-"""2000-01-01T00:00:00Z: what `time.time` says in a rank when the simulation starts."""
+"""2000-01-01T00:00:00Z: the value of `time.time` in a rank when the simulation starts."""
 
 TICK_SECONDS = 1e-6
-"""So much lies between two readings of a rank, at least."""
+"""The least difference between two readings of a clock by one rank."""
 
 NANOSECONDS = 1_000_000_000
 LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
-"""More does not fit into CPython's `PyTime_t`."""
+"""Longer sleeps do not fit into CPython's `PyTime_t`."""
 
 
 def waits_for_process(caller: FrameType) -> bool:
-    """True for `subprocess`, which sleeps from one look at a child to the next.
+    """True for `subprocess`, which sleeps between two polls of a child process.
 
-    The child takes real time, and in virtual time its time-out would pass at once. Where ranks are threads the others
-    do not run meanwhile, as they do not where a wait for a child has no time-out: torch compiles like that, and holds a
-    lock of the process.
+    The child takes real time; in virtual time a time-out would pass at once. Where ranks are threads, the others do not
+    run during the sleep. The same holds for a wait without time-out: torch compiles that way, holding a process lock.
     """
     return caller.f_globals.get("__name__") == "subprocess"
 
@@ -58,16 +55,16 @@ class VirtualTime:
         now: Callable[[], tuple[int, float]],
         waits_really: Callable[[FrameType], bool] = lambda caller: False,
     ) -> None:
-        """Take `now`, the running rank and its virtual seconds, and `sleep`, which waits for virtual seconds.
+        """`now` returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
-        A sleep whose caller `waits_really` takes real time, and lets nobody else run.
+        If `waits_really(caller)`, a sleep takes real time and no other rank runs.
         """
         self._waits_really = waits_really
         self._is_rank_thread = is_rank_thread
         self._sleep = sleep
         self._now = now
         self._read: dict[tuple[int, str], float] = {}
-        """What each rank has read last, by the name of the clock."""
+        """The last reading of each rank, by rank and name of the clock."""
         self._replaced = Replaced()
 
     def install(self) -> None:
@@ -87,7 +84,7 @@ class VirtualTime:
         self._replaced.replace(time, "sleep", self._sleep_on_ranks)
 
     def _later(self, clock: str) -> float:
-        """The time, after all that the rank has read from this clock."""
+        """Return the time, later than all earlier readings of this clock by the rank."""
         rank, seconds = self._now()
         last = self._read.get((rank, clock))
         self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
@@ -114,6 +111,6 @@ class VirtualTime:
                 if 0 <= seconds < LONGEST_SLEEP_SECONDS:
                     virtual_sleep(float(seconds))
                     return
-            original(seconds)  # on a rank what it refuses, with the error it has for that, and real waits
+            original(seconds)  # outside ranks; on a rank, for real waits and for the errors of invalid arguments
 
         return sleep

@@ -3,11 +3,11 @@
 `warnings.catch_warnings` replaces these three attributes and puts them back on exit, so interleaved ranks would put
 back each other's.
 
-Which warnings were shown already is noted in `__warningregistry__`, a global of each module that warns; there are too
-many to swap. Ranks with the filters and functions that the host had at `install` share those notes: what one of them
-has shown is not shown again by the next, as in one process (1,024 ranks do not each print the same deprecation). As
-soon as a rank has others, every switch from or to it makes Python forget the notes, so that inside `catch_warnings`
-each rank meets its warnings as if it were alone; a rank may then meet one again after a context switch.
+Python records the warnings that were shown in `__warningregistry__`, a global of each module that warns; these are too
+many to swap. Ranks that still have the host's filters and functions share these records: a warning that one rank has
+shown is not shown by the next (1,024 ranks do not each print the same deprecation). If a rank has changed its filters,
+every switch from or to it clears the records. So inside `catch_warnings` each rank gets its warnings as if it were
+alone; it may get one again after a context switch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 
 class WarningFilters:
-    """`warnings.filters`, a list of its own for each rank, and when Python has to forget what it has shown.
+    """The host's `warnings.filters`, of which each rank gets a copy, and a function that clears the shown warnings.
 
-    The functions that `catch_warnings` swaps along with it are settings (`settings.py`).
+    The functions that `catch_warnings` swaps as well are in `settings.py`.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class WarningFilters:
 
 
 def _forgetter(module: dict[str, Any]) -> Callable[[], None]:
-    """Return the function that tells C that the filters are others, which voids every `__warningregistry__`."""
+    """Return the function that notifies C code of changed filters, which invalidates every `__warningregistry__`."""
     if "_filters_mutated" in module:
         forget: Callable[[], None] = module["_filters_mutated"]
         return forget

@@ -1,10 +1,10 @@
-"""torch.distributed's own state: which process groups there are, and which of them is the default one.
+"""torch.distributed's own state for each rank: its process groups, and which of them is the default one.
 
 c10d keeps it in three places. In Python, `distributed_c10d._world` is one object that every function looks up in its
 module at each call, so swapping the module attribute is enough. In C++, group names resolve through a registry that
 `_set_thread_isolation_mode(True)` makes per thread (torch/csrc/distributed/c10d/GroupRegistry.cpp), and it does the
-same for the functional collectives' pending works. And a DeviceMesh hashes by what it describes, so the meshes of
-different ranks would be one key in DTensor's caches, although what is cached depends on the rank.
+same for the functional collectives' pending works. Third, a DeviceMesh hashes by its contents, so meshes of different
+ranks would be one key in DTensor's caches, although the cached values depend on the rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
 from ddpsim.simulator.runtime.replaced import Replaced
 
 _in_c: Any = torch._C._distributed_c10d
-"""Its stub lacks what is used here."""
+"""c10d's extension module, as Any: its type stub lacks the functions used here."""
 
 
 class RankWorld(distributed_c10d._World):
@@ -80,9 +80,9 @@ class RankWorld(distributed_c10d._World):
 
 
 class World:
-    """The ranks' c10d worlds, and what has to be prepared for there to be several.
+    """The ranks' c10d worlds, and the changes to torch that several worlds in one process need.
 
-    With `_world` two globals of c10d are swapped, which are settings (`settings.py`), and DDP's note of the module
+    Besides `_world`, two globals of c10d are swapped (`settings.py`), and the attribute in which DDP keeps the module
     whose forward is running.
     """
 
@@ -104,7 +104,7 @@ class World:
         self._replaced.replace(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
 
     def uninstall(self) -> None:
-        """Put the registry back to how threads shared it, and let go of the ranks' groups."""
+        """Restore the registry's mode, and drop the ranks' groups."""
         self._replaced.put_back()
         _in_c._set_thread_isolation_mode(self._was_isolating_threads)
         default = distributed_c10d._world.default_pg
@@ -114,10 +114,10 @@ class World:
 
 
 def _isolate_threads() -> bool:
-    """Turn thread isolation on, and return whether it was on: a name registered before is taken only then.
+    """Turn thread isolation on, and return whether it was on.
 
-    Python cannot ask for the mode. To look for the name would raise where it was off, as it mostly is, which takes
-    torch 45 us, the time of a call.
+    Python cannot read the mode. So a name is registered before and after: the second fails if isolation was on. A
+    look-up of the name would raise if it was off, the usual case, and that takes torch 45 us.
     """
     name = "ddpsim: is thread isolation on?"
     group = cast(Any, ProcessGroup)(0, 1)  # the stub lacks this constructor
@@ -136,10 +136,10 @@ def _isolate_threads() -> bool:
 
 
 def _constructor_with_identity(constructor: Callable[..., None]) -> Callable[..., None]:
-    """Return the constructor of DeviceMesh, with the rank noted where torch notes the thread.
+    """Return the constructor of DeviceMesh, changed to store the rank in `_thread_id`.
 
-    `_thread_id` is part of a mesh's hash and equality, and torch sets it for its own threaded group only. The rank, and
-    not the thread, so that caches do not grow with every simulation.
+    `_thread_id` is part of a mesh's hash and equality; torch sets it for its own threaded group only. It stores the
+    rank instead of the thread, so that caches do not grow with every simulation.
     """
 
     def construct(mesh: device_mesh.DeviceMesh, *args: Any, **kwargs: Any) -> None:

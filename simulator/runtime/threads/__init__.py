@@ -1,7 +1,7 @@
-"""Threads that ranks start: each belongs to its rank, and runs only when it has the baton.
+"""Threads that ranks start. Each belongs to its rank, and runs only while it has the baton.
 
-`Threads` replaces what Python makes threads and their locks of while an execution runs; everything that Python builds
-on these (conditions, events, semaphores, barriers, queues, timers, futures, executors) follows.
+While an execution runs, `Threads` replaces Python's threads and locks. Conditions, events, semaphores, barriers,
+queues, timers, futures and executors are built on these in Python, so they are simulated, too.
 """
 
 from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, thread_findings

@@ -1,15 +1,14 @@
-"""Event loops of asyncio, inside ranks: they wait as everything else in a rank does.
+"""Event loops of asyncio inside ranks wait in virtual time.
 
-A loop waits in `select`, for a file that is ready or for as long as nothing is due. That takes real time, while the
-loop's clock shows virtual time; and whoever waits so keeps the baton, so that no other thread and no other rank could
-wake the loop. So a loop that a rank makes waits for an event of the rank's instead, which wakes it when another of its
-threads hands it something (`call_soon_threadsafe`), and which may be waited for in virtual time: `asyncio.sleep` is a
-wait in virtual time, and a loop that nobody will wake is a deadlock.
+A loop waits in `select`, for a ready file or until its next timer. That would take real time and keep the baton, so
+that no other thread or rank could wake the loop. Instead, a loop that a rank makes waits for a simulated
+`threading.Event`. Other threads of the rank set it (`call_soon_threadsafe`). So `asyncio.sleep` takes virtual time, and
+a loop that no thread will wake is a deadlock.
 
-If the loop watches other files than its own, as those of a subprocess, which live in real time, it looks at these for a
-moment, then lets a moment of virtual time pass, and so on.
+If the loop also watches other files, such as the pipes of a subprocess, it polls: it waits for them in real time for
+0.01 s, then lets 0.01 s of virtual time pass, and repeats.
 
-Not covered: loops that are no `asyncio.SelectorEventLoop` (uvloop), and those made before the run.
+Not covered: loops that are not an `asyncio.SelectorEventLoop` (uvloop), and loops made before the run.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-_MOMENT_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 def loop_maker(is_of_rank: Callable[[], bool], original: Callable[..., None]) -> Callable[..., None]:
-    """For `BaseSelectorEventLoop.__init__`."""
+    """Return the replacement of `BaseSelectorEventLoop.__init__`."""
 
     @wraps(original)
     def make(loop: Any, *arguments: Any, **options: Any) -> None:
@@ -35,7 +34,7 @@ def loop_maker(is_of_rank: Callable[[], bool], original: Callable[..., None]) ->
 
 
 def is_of_rank(loop: Any) -> bool:
-    """True if a loop waits as everything else in a rank does."""
+    """True if a loop was made by a rank, so that it waits in virtual time."""
     return isinstance(getattr(loop, "_selector", None), _Selector)
 
 
@@ -52,7 +51,7 @@ def _let_wait_as_ranks_do(loop: Any) -> None:
 
 
 class _Selector:
-    """The selector of a loop."""
+    """The selector of a rank's event loop: it waits in virtual time."""
 
     def __init__(self, selector: Any, woken: threading.Event) -> None:
         self._selector = selector
@@ -62,13 +61,13 @@ class _Selector:
         return getattr(self._selector, name)
 
     def select(self, timeout: float | None = None) -> Any:
-        """What is ready. None of it may be so before the time is over: the loop asks again."""
+        """Return the ready files. May return none before the time-out has passed: the loop then calls it again."""
         ready = self._selector.select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._woken.clear()
             return ready
         if len(self._selector.get_map()) > 1:  # not its own alone
-            timeout = _MOMENT_SECONDS if timeout is None else min(timeout, _MOMENT_SECONDS)
+            timeout = _POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS)
             if ready := self._selector.select(timeout):
                 return ready
         self._woken.wait(timeout)

@@ -1,4 +1,4 @@
-"""Threads that stay outside of the simulation: their business is with other processes or with real time."""
+"""External threads: ranks start them, but they are not simulated, as they work with other processes or real time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.runtime.threads.event_loops import is_of_rank
 
 _LOKY = ("loky", "joblib.externals.loky")
 OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm", *_LOKY)
-"""The modules whose threads are left outside."""
+"""The modules whose threads are external."""
 
 _SILENT = (
     "multiprocessing.queues",
@@ -18,17 +18,17 @@ _SILENT = (
     "tqdm",
     *[f"{package}.backend.queues" for package in _LOKY],
 )
-"""Those of them for which no rank waits at a lock."""
+"""The modules among them whose threads never release a lock that a rank waits for."""
 
 
 def is_outside(thread: Any) -> bool:
-    """True for one of those modules, and for what a loop of asyncio starts that is none of a rank's."""
+    """True for a thread of one of those modules, and for one that an asyncio loop outside the ranks starts."""
     loop = asyncio._get_running_loop()
     return _module(thread).startswith(OUTSIDE) or (loop is not None and not is_of_rank(loop))
 
 
 def may_wake_ranks(thread: Any) -> bool:
-    """False for one outside for which no rank waits at a lock."""
+    """False for an external thread that never releases a lock that a rank waits for."""
     return not _module(thread).startswith(_SILENT)
 
 

@@ -1,4 +1,4 @@
-"""Steps of threads at their locks: what threads and locks need of the execution that they belong to."""
+"""Turns operations on threads and locks into steps of the execution, where another thread may run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
 _LOCKS_PER_POLL = 1_000
-"""So many locks in a row with nothing else in between are a loop that waits for another thread."""
+"""A thread that takes this many locks in a row, and does nothing else, is treated as a loop that waits for another."""
 
-_GLANCE_SECONDS = 0.005
-"""How often, in real time, who waits for threads outside the simulation looks whether they have done something."""
+_POLL_SECONDS = 0.005
+"""The real time between two checks whether an external thread has released something."""
 
 
 class LockHost(Protocol):
-    """What runs the ranks as threads, as these threads see it."""
+    """The functions of `ThreadHost` that the threads and locks of ranks use."""
 
     is_observed: bool
 
@@ -29,54 +29,54 @@ class LockHost(Protocol):
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
+        """The number of steps so far."""
 
     @property
     def is_stopping(self) -> bool:
-        """True once the execution has come to its end."""
+        """True once the execution has ended."""
 
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank."""
 
     def is_unwinding(self, me: RankThread) -> bool:
-        """True if a thread is being carried out of what it runs."""
+        """True if a thread is being unwound."""
 
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel."""
 
     def start_thread(self, child: RankThread) -> None:
-        """Let the kernel know a thread that the running one has started."""
+        """Register a thread that the running one has started with the kernel."""
 
     def adopt(self, child: RankThread) -> None:
-        """Let a thread that a rank has started be what the kernel knows."""
+        """Connect a started thread with the kernel's task for it."""
 
     def finish(self, me: RankThread, how: Change) -> None:
         """Give the baton away for good."""
 
     def break_off_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that nobody but us can have made."""
+        """End the execution with an error that is a bug of ddpsim."""
 
 
 class Waited(Protocol):
-    """What threads of ranks wait for, and a thread outside the simulation may give."""
+    """A lock or queue that threads of ranks wait for and that an external thread may release."""
 
     def take_from_outside(self) -> bool:
-        """Wake who has waited longest, if it was given."""
+        """Wake the thread that has waited longest, if an external thread has released the lock or put an item."""
 
 
 class LockSteps:
-    """What threads do to each other, as steps of an execution. It is let go of when the execution is over."""
+    """Makes lock and thread operations steps of one execution. After its end, locks are plain Python locks."""
 
     def __init__(self, host: LockHost) -> None:
         self._host: LockHost | None = host
-        self._is_aside = False
+        self._is_untracked = False
         self.has_external_threads: Callable[[], bool] = _none_there
-        """True while there are threads outside the simulation that may release what a rank waits for."""
+        """True while there are external threads that may release what a rank waits for."""
         self.waited: list[Waited] = []
-        """What threads of ranks wait for, in the order in which they began to."""
+        """The locks and queues that threads of ranks wait for, in the order in which the waits began."""
 
     def end(self) -> None:
-        """The execution is over: from now on locks made in it are like any others."""
+        """End the execution: from now on its locks are plain Python locks."""
         self._host = None
         self.has_external_threads = _none_there
 
@@ -87,36 +87,36 @@ class LockSteps:
         return self._host
 
     def __enter__(self) -> None:
-        """What happens inside is no step of a rank, and its locks and threads are real: the machinery is at work."""
-        self._is_aside = True
+        """Enter a section of ddpsim's own: locks and threads made inside are real, and nothing is a step."""
+        self._is_untracked = True
 
     def __exit__(self, *exception: object) -> None:
-        self._is_aside = False
+        self._is_untracked = False
 
     def running(self) -> RankThread | None:
-        """The caller's thread if it is the running one of a rank."""
+        """Return the caller's rank thread; None outside of ranks."""
         host = self._host
-        return None if host is None or self._is_aside or not host.is_rank_thread() else host.me
+        return None if host is None or self._is_untracked or not host.is_rank_thread() else host.me
 
     def comes_from_outside(self, me: RankThread, *, is_external: bool) -> bool:
-        """True if only a thread outside the simulation gives what the caller waits for, so only real time can tell."""
+        """True if only an external thread can release what the caller waits for, so it has to wait in real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
 
     def await_external_threads(self) -> bool:
-        """When no thread of a rank can go on: wait, in real time, until one outside wakes one. False without any."""
+        """When no rank thread can run: wait in real time until an external thread wakes one. False if none can."""
         pause, host = allocate_lock(), self.host
         pause.acquire()
         while self.waited and not host.is_stopping:
-            may_give = self.has_external_threads()  # asked first: one that has ended since may have given before
+            may_give = self.has_external_threads()  # before the check: a thread may release something and end
             if any(each.take_from_outside() for each in tuple(self.waited)):
                 return True
             if not may_give:
                 break
-            pause.acquire(timeout=_GLANCE_SECONDS)
+            pause.acquire(timeout=_POLL_SECONDS)
         return host.is_stopping
 
     def yield_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
-        """A choice point, if there is another thread of the rank, and none is being carried out."""
+        """Make a choice point before an operation, if the rank has other threads and the caller is not unwound."""
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):
             return
@@ -130,24 +130,24 @@ class LockSteps:
         me.lock_step = host.steps
 
     def touch(self, me: RankThread, *accesses: Access) -> None:
-        """Tell who explores."""
+        """Report accesses to the exploration, if there is one."""
         if self.host.is_observed and me.of.has_started_threads:
             self.host.ask(Touch(accesses))
 
     def use(self, kind: str) -> None:
-        """Tell who explores that a thread uses something of a kind."""
+        """Report to the exploration that a thread uses a kind of object, such as "Lock"."""
         if self.host.is_observed:
             self.host.ask(Use(kind))
 
     def release(self, me: RankThread, lock: Object) -> bool:
-        """Let whoever takes the lock next know what came before; False if nobody explores that."""
+        """Record a release, which happens before the next acquire of the lock. False if there is no exploration."""
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
         self.host.ask(Release(lock))
         return True
 
     def acquire(self, me: RankThread, lock: Object) -> None:
-        """Know what came before the lock was given back."""
+        """Record an acquire: everything before the last release of the lock happens before it."""
         if self.host.is_observed:
             self.host.ask(Acquire(lock))
 

@@ -1,11 +1,10 @@
-"""Locks between the threads of ranks: waiting for one hands the baton over.
+"""Locks of the threads of ranks: a thread that waits for one passes the baton on.
 
-Who asks first gets the lock first. Every order in which threads can get it is an order in which they ask, so nothing is
-lost by that, and what is explored is the order of asking.
+The first thread that asks gets the lock first. Every order in which threads can get it is also an order in which they
+can ask, so exploring the orders of asking loses nothing.
 
-A lock that a rank made is a real one for everybody else: for threads outside the simulation, and after its end. One
-that was made before the simulation, or while a module was imported, is nothing but real: a rank that waits for it
-blocks with the baton in its hand, and is reported as `stuck`.
+A lock that a rank made is a real lock for external threads, and after the simulation. A lock made before the
+simulation, or during an import, is only real: a rank that waits for it keeps the baton and is reported as `stuck`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
 
 
 class RankLock:
-    """What `threading.Lock()` gives on the thread of a rank."""
+    """The lock that `threading.Lock()` returns on a rank's thread."""
 
     __slots__ = (
         "__weakref__",
@@ -45,15 +44,15 @@ class RankLock:
     def __init__(
         self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_external: bool = False
     ) -> None:
-        """An inner lock is one that Python made for something else: only waiting for it is a step."""
+        """`is_inner`: the lock is part of a condition of Python's; only waiting for it is a step."""
         self.is_external = is_external
-        """A library made it whose threads stay outside the simulation, which are the ones to give it back."""
+        """True if a library with external threads made it: these will release it."""
         self._steps = steps
         self._real = allocate_lock()
         self._holder: RankThread | None = None
-        """None if nobody has it, or somebody outside the simulation."""
+        """None if the lock is free, or an external thread has it."""
         self._waiting: list[RankThread] = []
-        """In the order in which they asked."""
+        """The waiting threads, in the order in which they asked."""
         self._is_inner = is_inner
         self._has_been_released = False
         self._object: Object = ("lock", maker.number, maker.locks_made)
@@ -65,7 +64,7 @@ class RankLock:
         if me is None:
             return self._real.acquire(blocking, timeout)
         if timeout != -1 and (not blocking or not 0 <= timeout <= threading.TIMEOUT_MAX):
-            return allocate_lock().acquire(blocking, timeout)  # which says what is wrong with it
+            return allocate_lock().acquire(blocking, timeout)  # raises Python's own error
         may_wait = blocking and timeout != 0
         self._ask(me, may_wait=may_wait)
         if self._real.acquire(False):
@@ -80,7 +79,7 @@ class RankLock:
     __enter__ = acquire
 
     def release(self) -> None:
-        """Give the lock back: to who has waited longest, if anybody does."""
+        """Release the lock; the thread that has waited longest gets it."""
         me = self._steps.running()
         if me is None:
             self._holder = None
@@ -89,13 +88,13 @@ class RankLock:
         if not self._is_inner:
             self._steps.yield_before(me, (Access(self._object, Mode.CONTRIBUTE),))
         if not self._real.locked() and self._steps.host.is_unwinding(me):
-            return  # it was carried out while it waited for the lock
-        if not self._is_inner and self._holder is not me:  # as a signal, or in error: it matters who has it by now
+            return  # it was unwound while it waited for the lock
+        if not self._is_inner and self._holder is not me:  # used as a signal, or in error: the order matters then
             self._steps.touch(me, Access(self._object, Mode.READ), Access(self._object, Mode.WRITE))
         self._give_back(me)
 
     def locked(self) -> bool:
-        """True if somebody has the lock. A look in vain lets the others run."""
+        """True if the lock is held. The caller then lets other threads run, as after a failed poll."""
         self.look(is_in_vain=self._real.locked())
         return self._real.locked()
 
@@ -105,10 +104,10 @@ class RankLock:
     def __repr__(self) -> str:
         return f"<{'locked' if self._real.locked() else 'unlocked'} lock of a simulated rank>"
 
-    # --- what Python's own classes ask of a lock ----------------------------------------------------------------------
+    # --- methods that Python's own classes call -----------------------------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """For a condition, which would try to take the lock: that is no step of the program."""
+        """Return whether the lock is held. A condition would otherwise try to take it, which would be a step."""
         return self._real.locked()
 
     def _at_fork_reinit(self) -> None:
@@ -118,17 +117,17 @@ class RankLock:
 
     @property
     def made(self) -> tuple[Any, ...]:
-        """By which thread, and as which of its locks."""
+        """The number of the thread that made the lock, and the lock's number in that thread."""
         return self._object[1:]
 
     @property
     def is_asked_in_unwinding(self) -> bool:
-        """True for a caller that is being carried out of its program."""
+        """True if the calling thread is being unwound."""
         me = self._steps.running()
         return me is not None and self._steps.host.is_unwinding(me)
 
     def look(self, *, is_in_vain: bool) -> None:
-        """A choice point before a look at the lock, or at what it protects."""
+        """Make a choice point before a read of the lock, or of what it protects."""
         me = self._steps.running()
         if me is not None:
             access = Access(self._object, Mode.READ)
@@ -138,12 +137,12 @@ class RankLock:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _ask(self, me: RankThread, *, may_wait: bool) -> None:
-        """The choice point before asking for the lock. Who does not wait for it sees whether it is free."""
+        """Make the choice point before asking for the lock. A caller that will not wait also reads its state."""
         if self._is_inner:
             return
         if self._steps.host.is_unwinding(me):
             if not is_callback(sys._getframe(2)):
-                self._steps.host.ask(Checkpoint())  # which carries it out
+                self._steps.host.ask(Checkpoint())  # this raises RankUnwound
             return
         ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
         if may_wait:
@@ -168,7 +167,7 @@ class RankLock:
         try:
             in_time: bool = host.ask(Block(LockWait(self._object, what, holder, site), timeout_seconds))
         except BaseException:
-            if self._holder is me:  # it was handed over, and is not going to be used
+            if self._holder is me:  # it got the lock and will not use it
                 self._give_back(me)
             raise
         finally:
@@ -176,7 +175,7 @@ class RankLock:
             if me in self._waiting:
                 self._waiting.remove(me)
         self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE if in_time else Mode.READ))
-        if not in_time and self._real.acquire(False):  # it was given back at the very moment, before this thread ran
+        if not in_time and self._real.acquire(False):  # released at the time-out, before this thread ran
             self._holder, in_time = me, True
         host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         return in_time
@@ -187,13 +186,13 @@ class RankLock:
         self._pass_on()
 
     def take_from_outside(self) -> bool:
-        """Hand the lock to who has waited longest, if somebody outside the simulation gave it back."""
+        """Give the lock to the thread that has waited longest, if an external thread has released it."""
         return self._real.acquire(False) and self._pass_on(is_from_outside=True)
 
     def _pass_on(self, *, is_from_outside: bool = False) -> bool:
         while self._waiting:
             heir = self._waiting.pop(0)
-            if heir.is_waiting:  # else its alarm has just woken it
+            if heir.is_waiting:  # else its time-out has just woken it
                 self._holder = heir
                 self._steps.host.ask(Wake(heir.number, from_outside=is_from_outside))
                 return True
@@ -203,12 +202,12 @@ class RankLock:
 
 
 class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
-    """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
+    """The lock that `threading.RLock()` returns on a rank's thread: Python's class on top of a `RankLock`."""
 
     def __init__(
         self, steps: LockSteps | None = None, maker: RankThread | None = None, *, is_external: bool = False
     ) -> None:
-        """Of a class that a library derives from the type of one, as joblib does, it has no `steps`: the lock has."""
+        """`steps` and `maker` are None for a class that a library derives from an RLock's type, as joblib does."""
         if steps is None or maker is None:
             self._block: Any = threading.Lock()
         else:
@@ -217,23 +216,23 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
         self._owner = None
         self._count = 0
         self.made = self._block.made if isinstance(self._block, RankLock) else ()
-        """By which thread, and as which of its locks."""
+        """The number of the thread that made the lock, and the lock's number in that thread."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As that of `threading.RLock()`, which is native: to have it already is True, too."""
+        """Take the lock as `threading.RLock` does: True also if the caller has it already."""
         return bool(super().acquire(blocking, timeout))
 
     __enter__ = acquire
 
     def release(self) -> None:
-        """As Python's. Who is carried out while it waits for a condition has not got the lock back."""
+        """Release the lock. A thread that is unwound while it waits for a condition does not hold it."""
         block = self._block
         if self._owner == threading.get_ident() or not (isinstance(block, RankLock) and block.is_asked_in_unwinding):
             super().release()
 
 
 def is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """For `threading.Event.is_set`, which looks without a lock."""
+    """Return the replacement of `threading.Event.is_set`, which reads without a lock."""
 
     def look(event: Any) -> bool:
         lock = event._cond._lock

@@ -1,6 +1,6 @@
-"""What makes locks, queues and event loops: a rank's own on the thread of a rank, Python's elsewhere.
+"""Replacements of `threading.Lock`, `queue.SimpleQueue` and so on: simulated ones on rank threads, else Python's own.
 
-Each is for what Python has in its place, the original.
+Each method takes the original that it replaces.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_import
 
 
 class Makers:
-    """Of one execution."""
+    """The replacements for one execution."""
 
     def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
-        """With `owns_modules` locks of a program's modules are the rank's."""
+        """`owns_modules`: locks that the program's own modules make during import belong to the rank."""
         self._steps = steps
         self._outlasts = is_importing_library if owns_modules else is_importing
-        """Whether what is made now lasts longer than a simulation, or is of a library that may have its own threads."""
+        """True if an object made now lasts longer than a simulation, or belongs to a library with own threads."""
 
     def lock(self, original: Any) -> Any:
-        """For `threading.Lock`."""
+        """Replace `threading.Lock`."""
         return self._making(original, RankLock, "Lock")
 
     def reentrant_lock(self, original: Any) -> Any:
-        """For `threading.RLock`."""
+        """Replace `threading.RLock`."""
         return self._making(original, RankRLock, "RLock")
 
     def queue(self, original: Any) -> Any:
-        """For `queue.SimpleQueue`."""
+        """Replace `queue.SimpleQueue`."""
         return self._making(
             original, lambda steps, me, **options: RankSimpleQueue(steps, me, original(), **options), "SimpleQueue"
         )
 
     def inner_lock(self, original: Any) -> Any:
-        """For what a condition waits at: a lock of ours if the lock of the condition is one."""
+        """Replace the lock on which a condition waits: a `RankLock` if the condition's own lock is one."""
 
         def allocate_lock() -> Any:
             me = self._steps.running()
@@ -55,11 +55,11 @@ class Makers:
         return allocate_lock
 
     def event_loop(self, original: Callable[..., None]) -> Callable[..., None]:
-        """For `BaseSelectorEventLoop.__init__`."""
+        """Replace `BaseSelectorEventLoop.__init__`."""
         return loop_maker(self._makes_loop, original)
 
     def _making(self, original: Any, make: Callable[..., Any], kind: str) -> Any:
-        """For what makes a lock, or a queue on one, of a kind."""
+        """Replace a function or class that makes a lock, or a queue on one."""
         steps = self._steps
 
         def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
@@ -72,7 +72,7 @@ class Makers:
 
         if not isinstance(original, type):
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))
-        # A class stays one, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
+        # A class stays a class, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
         return type(original.__name__, (), {"__new__": lambda cls, *arguments: made(sys._getframe(1), arguments)})
 
     def _makes_loop(self) -> bool:

@@ -1,6 +1,6 @@
-"""Sets of futures and of an executor's threads, which Python walks through in the order of their addresses.
+"""Sets of futures and threads with a fixed order. Python iterates over sets in the order of memory addresses.
 
-Each step of such a walk takes a lock or waits for a thread, so on ranks it goes in an order that is always the same.
+In each iteration an executor takes a lock or waits for a thread, so the order has to be the same in every run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Key = Callable[[Any], tuple[int, ...]]
 
 
 def when_made(future: Future[Any]) -> tuple[int, ...]:
-    """Sorts futures that ranks made by who made them, and when; any others come after those."""
+    """Return the sort key of a future: futures of ranks by the thread that made them and when, then all others."""
     lock: Any = future._condition._lock  # type: ignore[attr-defined]
     return (0, *lock.made) if isinstance(lock, RankRLock) else (1,)
 
 
 class OrderedSet(set[Any]):
-    """A set that is walked through in the order of a key."""
+    """A set whose iteration order is that of a sort key."""
 
     def __init__(self, members: Iterable[Any], key: Key) -> None:
         super().__init__(members)
@@ -35,20 +35,20 @@ class OrderedSet(set[Any]):
         return OrderedSet(super().__sub__(other), self._key)
 
     def pop(self) -> Any:
-        """Take the first one out."""
+        """Remove and return the first member."""
         for first in self:
             self.remove(first)
             return first
-        return super().pop()  # which says that there is none
+        return super().pop()  # raises KeyError
 
 
 def ordered_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
-    """For `set`, in a module whose sets have members with such a key."""
+    """Return the replacement of the name `set` in a module of `concurrent.futures`."""
     return lambda members=(): set(members) if steps.running() is None else OrderedSet(members, key)
 
 
 def ordered_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
-    """For the pair of sets that `wait` returns, one of which it makes without the name `set`."""
+    """Return the replacement of `DoneAndNotDoneFutures`: `wait` makes one of its sets without the name `set`."""
 
     def results(done: set[Any], not_done: set[Any]) -> Any:
         if steps.running() is not None:
@@ -59,7 +59,7 @@ def ordered_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[
 
 
 def acquiring(steps: LockSteps, original: Any) -> Callable[[Iterable[Any]], Any]:
-    """For what takes the locks of several futures, one after another."""
+    """Return the replacement of `_AcquireFutures`, which takes the locks of several futures one by one."""
 
     def acquire(futures: Iterable[Any]) -> Any:
         futures_in_turn = original(futures)

@@ -1,4 +1,4 @@
-"""What Python counts and keeps for a whole process, where each rank is a process of its own."""
+"""Python's counters and executor flags that are global to a process: each simulated rank gets its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.runtime.threads.locks import RankLock
 
 
 def counter(steps: LockSteps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
-    """For what names threads and executors by numbers: they would go on from one simulation to the next."""
+    """Return a counter for the names of threads and executors that begins anew in each rank of each simulation."""
     counters: dict[int, Callable[[], int]] = {}
 
     def number() -> int:
@@ -22,7 +22,7 @@ def counter(steps: LockSteps, original: Callable[[], int], *, start: int) -> Cal
 
 
 class ShutdownLock:
-    """For the lock of all executors of a process, which outlasts a simulation: one for each rank."""
+    """Replaces the lock that all executors of a process share by one lock for each rank."""
 
     def __init__(self, steps: LockSteps, original: Any) -> None:
         self._steps = steps
@@ -45,7 +45,7 @@ class ShutdownLock:
 
 
 class IsShutDown:
-    """For the flag of all executors of a process, which tells their threads to end: true in a rank that is ending."""
+    """Replaces the flag that tells all executor threads of a process to end: true in a rank that is ending."""
 
     def __init__(self, steps: LockSteps, original: bool) -> None:
         self._steps = steps

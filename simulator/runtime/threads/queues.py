@@ -1,7 +1,7 @@
-"""A queue in the place of `queue.SimpleQueue`, which is native: each of its operations is one step.
+"""Replaces `queue.SimpleQueue`, which is native, inside ranks: each of its operations is one step.
 
-Putting an item in and waiting for one commute: who asks first gets the first item, whenever it comes. So a queue
-between two threads leaves nothing open. Only who looks without waiting can tell when an item came.
+A put and a waiting get commute: the first thread that asks gets the first item, whenever it arrives. So a queue
+between two threads adds no interleaving to explore. Only a get that does not wait depends on when an item arrives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddpsim.simulator.waits import LockWait
 
 
 class _Consumer:
-    """A thread that waits for an item, and the item once it is there."""
+    """A thread that waits for an item, and the item when it has arrived."""
 
     __slots__ = ("item", "thread")
 
@@ -31,18 +31,18 @@ class _Consumer:
 
 
 class RankSimpleQueue:
-    """What `queue.SimpleQueue()` gives on the thread of a rank."""
+    """The queue that `queue.SimpleQueue()` returns on a rank's thread."""
 
     def __init__(self, steps: LockSteps, maker: RankThread, real: Any, *, is_external: bool = False) -> None:
-        """`real` is a queue of Python's, which has the items for threads outside the simulation, too.
+        """`real` is a queue of Python's that holds the items, also for external threads.
 
-        `is_external` as with locks.
+        `is_external`: external threads put the items in.
         """
         self._is_external = is_external
         self._steps = steps
         self._real = real
         self._waiting: list[_Consumer] = []
-        """In the order in which they asked."""
+        """The waiting threads, in the order in which they asked."""
         self._puts = 0
         name = (maker.number, maker.locks_made)
         maker.locks_made += 1
@@ -52,7 +52,7 @@ class RankSimpleQueue:
         self._get_order = Access(("order", "get", *name), Mode.WRITE)
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item in; there is always room."""
+        """Put an item into the queue, which is never full."""
         me, steps = self._steps.running(), self._steps
         if me is None:
             self._real.put((None, item))
@@ -61,7 +61,7 @@ class RankSimpleQueue:
         steps.touch(me, self._put_order, self._content)
         while self._waiting:
             consumer = self._waiting.pop(0)
-            if consumer.thread.is_waiting:  # else its alarm has just woken it
+            if consumer.thread.is_waiting:  # else its time-out has just woken it
                 consumer.item = item
                 steps.host.ask(Wake(consumer.thread.number))
                 return
@@ -90,11 +90,11 @@ class RankSimpleQueue:
         return self._wait(me, timeout)
 
     def put_nowait(self, item: Any) -> None:
-        """As `put`."""
+        """Put an item into the queue, as `put` does."""
         self.put(item)
 
     def get_nowait(self) -> Any:
-        """As `get` without waiting."""
+        """Take the oldest item without waiting; raise queue.Empty if there is none."""
         return self.get(block=False)
 
     def empty(self) -> bool:
@@ -102,7 +102,7 @@ class RankSimpleQueue:
         return self.qsize() == 0
 
     def qsize(self) -> int:
-        """How many items there are. A look in vain lets the others run."""
+        """Return the number of items. If there is none, other threads run, as after a failed poll."""
         me = self._steps.running()
         if me is not None:
             look = Access(self._object, Mode.READ)
@@ -111,7 +111,7 @@ class RankSimpleQueue:
         return int(self._real.qsize())
 
     def take_from_outside(self) -> bool:
-        """Hand an item to who has waited longest, if somebody outside the simulation put one in."""
+        """Give an item to the thread that has waited longest, if an external thread has put one in."""
         waiting = [consumer for consumer in self._waiting if consumer.thread.is_waiting]
         if not waiting or self._real.empty():
             return False
@@ -123,7 +123,7 @@ class RankSimpleQueue:
     def _ask(self, me: RankThread, *, may_wait: bool) -> None:
         if self._steps.host.is_unwinding(me):
             if not is_callback(sys._getframe(2)):
-                self._steps.host.ask(Checkpoint())  # which carries it out
+                self._steps.host.ask(Checkpoint())  # this raises RankUnwound
             return
         accesses: Sequence[Access] = (self._get_order, self._content)
         if not may_wait:
@@ -144,7 +144,7 @@ class RankSimpleQueue:
             if consumer in self._waiting:
                 self._waiting.remove(consumer)
         self._steps.touch(me, self._content if in_time else Access(self._object, Mode.READ))
-        if not in_time and not self._real.empty():  # it was put in at the very moment, before this thread ran
+        if not in_time and not self._real.empty():  # put in at the time-out, before this thread ran
             consumer.item, in_time = self._real.get_nowait()[1], True
         host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         if not in_time:

@@ -1,6 +1,6 @@
-"""What a thread that a rank has started does from its beginning to its end.
+"""The function that a rank's thread runs from its beginning to its end.
 
-In a file of its own, as `rank_body.py` is: what is called from here is the program's (`call_sites.STARTS`).
+It has a file of its own, as `rank_body.py` has: functions called from here belong to the program (`call_sites.STARTS`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpsim.simulator.runtime.threads.thread_errors import ThreadErrors
 
 
 class ThreadBody:
-    """Runs what threads were started with, and catches what they raise."""
+    """Runs the targets of threads and catches their exceptions."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ThreadBody:
         errors: ThreadErrors,
         leave: Callable[[RankThread, Any], None],
     ) -> None:
-        """`enter` prepares a new thread, on itself; `leave` is called before it gives the baton away for good."""
+        """`enter` runs first on each new thread. `leave` runs before the thread gives the baton away for good."""
         self._host = host
         self._steps = steps
         self._enter = enter
@@ -38,12 +38,12 @@ class ThreadBody:
         self._leave = leave
 
     def run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
-        """What a new thread does: wait for the baton, run, and give the baton away."""
+        """Wait for the baton, run the thread's target, and give the baton away."""
         how = Change.UNWIND
         try:
             how = self._run_with_the_baton(me, thread, own_run)
             self._end(me, thread, how)
-        except BaseException:  # an interrupt, or what the program's own hook of exceptions raises
+        except BaseException:  # an interrupt, or an error of the program's own `threading.excepthook`
             self._end(me, thread, how)
 
     def _end(self, me: RankThread, thread: Any, how: Change) -> None:
@@ -59,7 +59,7 @@ class ThreadBody:
             if not host.is_unwinding(me):
                 self._enter()
                 return self._run_to_its_end(me, thread)
-        except Exception as error:  # a bug of ours must not leave the others asleep
+        except Exception as error:  # a bug of ddpsim must not leave the other threads asleep
             host.break_off_by_bug(error)
         return Change.UNWIND
 
@@ -83,12 +83,12 @@ class ThreadBody:
 
 
 def thread_object(thread: RankThread) -> Object:
-    """What is touched by a thread's end, and by who asks for it."""
+    """Return the object that a thread's end writes, and that `is_alive` and `join` read, for the exploration."""
     return ("thread", thread.number)
 
 
 def restore_run(thread: Any, own_run: Callable[[], None] | None) -> None:
-    """Let a thread have its class's method `run` again, or the one of its own that it had."""
+    """Restore a thread's `run` method: that of its class, or the instance attribute that it had."""
     if own_run is None:
         del thread.run
     else:

@@ -1,4 +1,4 @@
-"""What threads raised that ranks have started: such a thread ends alone, and its rank goes on."""
+"""Exceptions in threads that ranks started: such a thread ends alone, and its rank continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.verdict import Finding
 
 
 class ThreadError(NamedTuple):
-    """What a thread that a rank started raised."""
+    """An exception that a rank's thread raised."""
 
     rank: int
     thread: str
@@ -25,7 +25,7 @@ class ThreadError(NamedTuple):
 
 
 def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
-    """The same error at the same line once for all ranks."""
+    """Return the findings: one for all ranks that raised the same error at the same line."""
     alike: dict[tuple[str, str, Site | None], list[ThreadError]] = {}
     for error in errors:
         alike.setdefault((error.thread, error.line, error.site), []).append(error)
@@ -36,19 +36,19 @@ def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
 
 
 class ThreadErrors:
-    """Of one execution."""
+    """The exceptions in threads of one execution."""
 
     def __init__(self) -> None:
         self._alike: dict[tuple[str, str, Site | None], tuple[list[int], str]] = {}
         """By thread, error and line: the ranks, and the traceback of the first."""
 
     def add(self, thread: RankThread, error: BaseException) -> None:
-        """Keep what a thread raised."""
+        """Record an exception that a thread raised."""
         kind = (thread.name, one_line(error), site_of_error(error))
         self._alike.setdefault(kind, ([], traceback_text(error)))[0].append(thread.rank)
 
     def all(self) -> list[ThreadError]:
-        """The same error at the same line once for each rank, in the order in which they were raised."""
+        """Return the errors in the order in which they were raised, equal ones at one line once for each rank."""
         return [
             ThreadError(rank, *kind, traceback)
             for kind, (ranks, traceback) in self._alike.items()

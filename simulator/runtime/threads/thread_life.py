@@ -1,25 +1,30 @@
-"""Threads of ranks: started, joined, asked whether they are alive, and ended with their rank.
+"""The life of a rank's threads: start, join, `is_alive`, and their end with the rank.
 
-What is replaced while an execution runs, and put back afterwards; each replacement does something else on the thread of
-a rank only:
+Prior art: Loom and Shuttle (Rust) and Coyote (.NET) also run one thread at a time and choose the next one at each
+synchronization operation. They need a program written or rewritten for their types. CHESS intercepts Win32 calls, as
+this module intercepts Python's `threading`: programs stay as they are. Refused: tracing every line to switch there
+(slow, and a switch between two lines that touch no lock seldom matters); one process per rank and no more (the threads
+of a rank would still run in an order that no schedule controls).
 
-- `threading.Thread.start`, `join`, `is_alive`; `threading.enumerate` and `active_count`, which tell a rank of its own;
-- `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, of which Python makes all the rest
-  (makers.py), and `threading.Event.is_set`, which looks without a lock;
-- `threading._time` and `queue.time`, the clock under their names for it;
-- `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process
+Replaced while an execution runs, with another behaviour only on a rank's threads:
+
+- `threading.Thread.start`, `join`, `is_alive`; `threading.enumerate` and `active_count`, which show a rank its own;
+- `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, on which Python builds all the rest
+  (makers.py), and `threading.Event.is_set`, which reads without a lock;
+- `threading._time` and `queue.time`, their names for the clock;
+- `threading._counter`, `ThreadPoolExecutor._counter` and the state of executors for the end of a process
   (process_state.py);
 - the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py);
 - how asyncio makes its event loops (event_loops.py).
 
-Not covered: `_thread` itself, native threads, locks made before the run, or by a name bound before the run (`from
-threading import Lock`), or while a module is imported, unless it is the program's own and the rank has a process to
-itself. Threads whose business is with other processes or with real time stay outside as they are: those of
-multiprocessing, of a ProcessPoolExecutor, of a DataLoader, of tqdm, and what a loop of asyncio starts that is none of
-the rank's. A rank that waits for those waits in real time, once no other thread can go on.
+Not covered: other functions of `_thread`, native threads, locks made before the run, by a name bound before the run
+(`from threading import Lock`), or during an import (except imports of the program's own modules in a rank process).
+External threads, which work with other processes or in real time, are not simulated: those of multiprocessing,
+ProcessPoolExecutor, DataLoader and tqdm, and those that an asyncio loop outside the rank starts. A rank waits for them
+in real time, once no other thread can run.
 
-A rank ends as a process does: when its program is over it waits for its threads, those of executors are told to end,
-and what is left then, its daemon threads, is carried out of what it runs. A thread that raises ends alone.
+A rank ends as a process does: after its program it waits for its threads, executors end their workers, and daemon
+threads are unwound. A thread that raises ends alone.
 """
 
 from __future__ import annotations
@@ -69,26 +74,26 @@ class Threads:
         self._enter = enter
         self._errors = ThreadErrors()
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
-        """Every thread started by a rank that somebody may still ask for."""
+        """Every thread started by a rank that the program may still refer to."""
         self._leaving: list[threading.Thread] = []
-        """Threads that have given away the baton for good, and may not have ended yet."""
+        """Threads that will not get the baton again and may not have ended yet."""
         self._external_threads: list[threading.Thread] = []
         self._replaced = Replaced()
 
     @property
     def errors(self) -> list[ThreadError]:
-        """What threads raised, as `ThreadErrors.all` has it."""
+        """The errors that threads raised, as `ThreadErrors.all` returns them."""
         return self._errors.all()
 
     @property
     def _host(self) -> LockHost:
-        """The execution, until it is over."""
+        """The execution, until it has ended."""
         return self.steps.host
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Replace what is listed above."""
+        """Replace the functions of Python that the module's docstring lists."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
         now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
@@ -119,23 +124,23 @@ class Threads:
             (BaseSelectorEventLoop, "__init__", makers.event_loop),
         ):
             self._replaced.replace(owner, name, replacement)
-        _EXECUTORS_LOG.addFilter(_is_worth_telling)
+        _EXECUTORS_LOG.addFilter(_is_worth_logging)
 
     def uninstall(self) -> None:
-        """Put everything back. May be called twice.
+        """Restore everything. May be called twice.
 
-        What holds this in turn is let go of, so that Python's collector finds nothing to do after an execution.
+        Reference cycles are broken, so that Python's garbage collector has nothing to do after an execution.
         """
         self.steps.end()
         self._enter = _nobody_enters
-        _EXECUTORS_LOG.removeFilter(_is_worth_telling)
+        _EXECUTORS_LOG.removeFilter(_is_worth_logging)
         self._replaced.put_back()
         waiting: Any = executors._threads_queues
         for thread in [thread for thread in waiting if thread in self._records]:
-            del waiting[thread]  # at the end of the process nobody is to wait for a thread that was left behind
+            del waiting[thread]  # Python would wait for an abandoned thread at the end of the process
 
     def join(self) -> None:
-        """Wait for the threads that are out of what they ran, so that none is left but those that cling to it."""
+        """Wait for the threads that have ended their work. Only threads that refuse to end are left then."""
         for thread, record in list(self._records.items()):
             if record.is_abandoned:
                 threading.Thread.join(thread, timeout=0.2)
@@ -167,7 +172,7 @@ class Threads:
         return start
 
     def _start_plain(self, original: Callable[..., int]) -> Callable[..., int]:
-        """A thread without an object is a thread of its rank like another."""
+        """Replace `_thread.start_new_thread`: its threads are threads of the rank, too."""
 
         def start(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
             if self.steps.running() is None:
@@ -185,7 +190,7 @@ class Threads:
         own_run = vars(thread).get("run")
         body = ThreadBody(self._host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
         thread.run = lambda: body.run(child, thread, own_run)
-        thread._daemonic = True  # one that clings to what it runs must not keep the process from its end
+        thread._daemonic = True  # a thread that refuses to end must not keep the process alive
         try:
             self._really(original, thread)
         except RuntimeError:
@@ -200,7 +205,7 @@ class Threads:
         self._host.start_thread(child)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
-        """Start a thread as Python does, with a real event to tell that it runs."""
+        """Start a thread as Python does, with a real event that signals its start."""
         with self.steps:
             thread._started = threading.Event()
             original(thread)
@@ -216,7 +221,7 @@ class Threads:
             if me is None or other is None or other is me:
                 return original(thread, timeout)
             if self._wait_for(me, other, timeout) and not other.is_abandoned:
-                original(thread)  # it has nothing left to do that takes time
+                original(thread)  # the thread ends at once
             return None
 
         return join
@@ -234,7 +239,7 @@ class Threads:
         return is_alive
 
     def _of_rank(self, kind: Callable[[list[Any]], Any]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """For what tells of all threads of a process, as a list or as their number."""
+        """Replace a function that returns the threads of a process, as a list or as a number."""
 
         def replacement(original: Callable[[], Any]) -> Callable[[], Any]:
             def threads() -> Any:
@@ -268,7 +273,7 @@ class Threads:
     # --- the end of a rank --------------------------------------------------------------------------------------------
 
     def outlast(self, me: RankThread) -> None:
-        """What a process does when its program is over: let all other threads of the rank end."""
+        """Let all other threads of the rank end, as a process does after its program."""
         rank = me.of
         rank.is_ending = True
         if len(rank.threads) == 1:
@@ -285,7 +290,7 @@ class Threads:
             self._wait_for(me, daemon, None, is_at_end=True)
 
     def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:
-        """Sorts threads as they started, those outside first."""
+        """Return the sort key of a thread: external threads first, then by start."""
         record = self._records.get(thread)
         return () if record is None else (record.number,)
 
@@ -295,14 +300,14 @@ class Threads:
 
 
 def _nobody_enters() -> None:
-    """No thread is started any more."""
+    """Do nothing: no thread is started any more."""
 
 
-def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """False for a thread of an executor that is carried out of what it runs."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for the log record of an executor's thread that is being unwound."""
     return record.exc_info is None or record.exc_info[0] is not RankUnwound
 
 
 def _is_running(thread: Any) -> bool:
-    """True until the system has ended a thread; `is_alive` of a rank's thread speaks of the simulation."""
+    """True until the operating system has ended a thread; `is_alive` of a rank's thread is about the simulation."""
     return thread.ident in sys._current_frames()

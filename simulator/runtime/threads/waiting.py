@@ -1,4 +1,4 @@
-"""What a thread waits for, in the words of its program: Python makes everything of locks, the stack tells what."""
+"""Names what a thread waits for, such as "a semaphore". Python builds these from locks, so the stack is inspected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMPORTS = "<frozen importlib._bootstrap>"
 
 @lru_cache(maxsize=1)
 def _meanings() -> dict[CodeType, str]:
-    """What a function of Python's library waits for."""
+    """Return, for functions of Python's library, the name of what they wait for."""
     functions: dict[Any, str] = {
         threading.Condition.wait: "a condition",
         threading.Event.wait: "an event",
@@ -35,7 +35,7 @@ def _meanings() -> dict[CodeType, str]:
 
 
 def waited_for(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
-    """What the caller of Python's library waits for, and the line of the user's program that does."""
+    """Return what the program waits for and the line of the program that waits."""
     start = frame
     while frame is not None and not is_users(frame.f_code):
         what = _meanings().get(frame.f_code, what)
@@ -44,7 +44,7 @@ def waited_for(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site
 
 
 def is_callback(frame: FrameType | None) -> bool:
-    """True in what Python calls when it lets go of an object, where nothing can be raised."""
+    """True inside `__del__` or a weak reference's callback, where no exception can be raised."""
     while frame is not None:
         if frame.f_code.co_name in ("__del__", "weakref_cb"):
             return True
@@ -53,14 +53,14 @@ def is_callback(frame: FrameType | None) -> bool:
 
 
 def maker(frame: FrameType | None) -> str:
-    """The module that makes a lock, be it by way of what Python makes of locks."""
+    """Return the name of the module that makes a lock, directly or through a class of Python's library."""
     while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue", "concurrent.futures._base"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
 def class_that_makes(frame: FrameType | None) -> str:
-    """Of which of Python's own classes the lock becomes a part that a frame makes, such as "Semaphore"; "" for none."""
+    """Return the class of Python's library, such as "Semaphore", for which a frame makes a lock; "" for none."""
     module = "" if frame is None else frame.f_globals.get("__name__")
     if frame is None or module not in ("threading", "queue", "concurrent.futures.thread"):
         return ""
@@ -69,7 +69,7 @@ def class_that_makes(frame: FrameType | None) -> str:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
+    """True during an import: objects made then last longer than a simulation."""
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTS:
             return True
@@ -78,7 +78,7 @@ def is_importing(frame: FrameType | None) -> bool:
 
 
 def is_importing_of_project(frame: FrameType | None) -> bool:
-    """True while a module of the user's own is being imported by the caller, and no installed one that it imports."""
+    """True during the import of a module of the user's project, but not of an installed module that it imports."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and is_importing(frame):
             return is_projects(frame.f_code)
@@ -87,7 +87,7 @@ def is_importing_of_project(frame: FrameType | None) -> bool:
 
 
 def is_importing_library(frame: FrameType | None) -> bool:
-    """True while a module that is none of the user's is being imported."""
+    """True during the import of a module that is not the user's."""
     while frame is not None and not is_users(frame.f_code):
         if frame.f_code.co_filename == _IMPORTS:
             return True

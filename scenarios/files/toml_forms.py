@@ -14,7 +14,7 @@ from msgspec import Meta
 from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
-from ddpsim.scenarios.training.parallel import Parallel, Wrapper
+from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 from ddpsim.scenarios.training.training import (
     LARGEST,
     MOST,
@@ -173,7 +173,7 @@ class TrainingForm(
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
     reduces_loss: bool = False
-    wrapper: Wrapper = Wrapper.DDP
+    wrapper: ModelWrapper = ModelWrapper.DDP
     parallel: Parallel | None = None
     accumulation: Annotated[int, Meta(ge=1, le=MOST)] = 1
     mixed_precision: MixedPrecision | None = None
