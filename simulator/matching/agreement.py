@@ -50,7 +50,7 @@ def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
 
 
 def minority(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
-    """The ranks that stand against the most common value; all of them if no value is the most common one."""
+    """Return the ranks whose value is not the most common one; all ranks if no value is the most common one."""
     if code is Code.MISMATCH_SPLITS:
         return _splits_at_fault(calls)
     values = compared_values(calls, code)
@@ -135,7 +135,7 @@ def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
 
 
 def _is_even(calls: Sequence[Call]) -> bool:
-    """True if everybody sends everybody the same; saves the look at each pair."""
+    """True if all ranks send the same to all ranks, so pairs need not be compared."""
     first = calls[0].signature
     assert first.splits is not None
     sent, received = _row_elements(first)

@@ -39,12 +39,12 @@ class Slot:
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The members that are here, by rank."""
+        """The members that have arrived, by rank."""
         return tuple(sorted(self.calls))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The members that are not here, by rank."""
+        """The members that have not arrived, by rank."""
         return tuple(sorted(rank for rank in self.members if rank not in self.calls))
 
 
@@ -108,7 +108,7 @@ class SlotTable:
         return slot
 
     def withdraw(self, call: Call) -> None:
-        """Take a call that waits back out of its slot."""
+        """Remove a waiting call from its slot."""
         slot = self.slot_of(call)
         if slot is not None:
             del slot.calls[call.rank]

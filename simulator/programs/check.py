@@ -1,4 +1,4 @@
-"""Checks a program: who meets whom, who waits for good, and why. Pure, and takes a millisecond or two.
+"""Checks a program: which calls meet, which ranks wait forever, and why. Pure; takes a millisecond or two.
 
 Matching and diagnosis are the simulator's own, and so is the order: a rank goes on until it has to wait, then the next
 one that can does, in a circle, and a receive from any source takes the first message by rank. So what `simulate` finds
@@ -60,7 +60,7 @@ def _sites_by_name(program: Program) -> SiteOf:
 
 
 class _Run:
-    """All ranks on their way."""
+    """One simulated run of all ranks."""
 
     def __init__(self, program: Program, site_of: SiteOf) -> None:
         self.ranks = [Progress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
@@ -83,7 +83,7 @@ class _Run:
     # --- the order ----------------------------------------------------------------------------------------------------
 
     def to_its_end(self) -> None:
-        """Let every rank go as far as it can."""
+        """Run every rank as far as possible."""
         rank: Progress | None = self.ranks[0]
         while rank is not None:
             while rank.state is None and not self._found:

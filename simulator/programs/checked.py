@@ -1,4 +1,4 @@
-"""What the check of a program comes to."""
+"""The result of checking a program, as values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Met(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedProgram:
-    """What came of checking a program."""
+    """The result of checking a program."""
 
     findings: tuple[Finding, ...]
     ends: tuple[RankEnd, ...]

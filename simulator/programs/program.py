@@ -92,7 +92,7 @@ Step = Issue | Wait | Return | Crash
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What every rank does."""
+    """A program: the groups, and the steps of every rank."""
 
     world_size: int
     groups: tuple[Group, ...]

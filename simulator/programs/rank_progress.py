@@ -1,4 +1,4 @@
-"""How far each rank of a program has come, while it is checked."""
+"""The progress of each rank while a program is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
 
 
 class Progress:
-    """One rank on its way through its steps."""
+    """The progress of one rank through its steps."""
 
     def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
         self.rank = rank
@@ -52,11 +52,11 @@ class Progress:
         self.state = self.wait = None
 
     def end(self) -> RankEnd:
-        """Where it has stopped."""
+        """Return where the rank stopped."""
         return RankEnd(self.state, self.step)
 
     def snapshot(self) -> RankSnapshot:
-        """Where it stands, for the diagnosis."""
+        """Return the rank's state, for the diagnosis."""
         assert self.state is not None
         error = ERROR if self.state is RankState.RAISED else ""
         return RankSnapshot(

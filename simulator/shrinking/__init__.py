@@ -1,1 +1,1 @@
-"""Shrinking: from what fails to the simplest that fails in the same way."""
+"""Shrinking: finds the simplest program or schedule that fails in the same way."""

@@ -1,4 +1,4 @@
-"""When does something fail in the same way as something else?"""
+"""Decides whether two runs fail in the same way."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ddpsim.simulator.verdict import Code, Verdict
 
 
 class Failure(NamedTuple):
-    """What failures have in common that are the same to a reader."""
+    """The features that equal failures share."""
 
     code: Code
-    """Of the finding that leads the text."""
+    """The code of the first finding."""
     error: type[BaseException] | None
     """What was raised, where that is the finding: of the many errors that a rank can raise, no other will do."""
 

@@ -1,4 +1,4 @@
-"""The shrinker: runs one pass of making a value simpler after the other, as far as the result still fails.
+"""The shrinker: runs passes that make a value simpler, as long as the result still fails.
 
 It knows nothing of programs or schedules. A pass turns a value into simpler ones, the boldest first; the first of them
 that still fails is the next value, and the pass starts anew from there. At the end no single step of any pass leads on:
@@ -25,7 +25,7 @@ ShrinkPass = Callable[[Value], Iterable[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[Value]):
-    """What came of trying a value."""
+    """The result of trying a value."""
 
     failed: Value | None
     """The value as it failed, which may be simpler than what was tried, or under another schedule; None if it did not.
@@ -51,7 +51,7 @@ class ShrinkProgress(NamedTuple):
 
     executions: int
     size: Size
-    """Of the simplest so far."""
+    """The size of the simplest value so far."""
     seconds: float
 
 
@@ -60,10 +60,10 @@ OnShrinkProgress = Callable[[ShrinkProgress], object]
 
 @dataclass(frozen=True, slots=True)
 class Shrunk(Generic[Value]):
-    """What came of shrinking."""
+    """The result of shrinking."""
 
     value: Value
-    """The simplest that was found to fail."""
+    """The simplest failing value found."""
     size: Size
     tries: int
     """Values that were tried."""
@@ -123,7 +123,7 @@ class _Shrinking(Generic[Value]):
         self._started = time.monotonic()
 
     def to_its_end(self) -> Shrunk[Value]:
-        """Run all passes, again and again, until none leads on."""
+        """Run all passes repeatedly, until none makes the value simpler."""
         try:
             while self._has_gone_round():
                 pass
@@ -135,7 +135,7 @@ class _Shrinking(Generic[Value]):
         return Shrunk(self._simplest, self._size, self._tries, self._executions, end, self._seconds)
 
     def _has_gone_round(self) -> bool:
-        """Run each pass to where it ends; True if that led anywhere."""
+        """Run each pass to its end; True if the value became simpler."""
         before = self._size
         for shrink_pass in self._passes:
             while any(self._fails(simpler) for simpler in shrink_pass(self._simplest)):

@@ -1,4 +1,4 @@
-"""A program on fewer ranks: who is gone is missing from groups, shapes and splits, and no other rank asks for it."""
+"""A program on fewer ranks: removed ranks disappear from groups, shapes, splits, peers and roots."""
 
 from __future__ import annotations
 

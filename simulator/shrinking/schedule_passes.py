@@ -1,6 +1,6 @@
 """Simpler schedules: fewer switches, then shorter ones, then smaller choices.
 
-Programs do not offer the same choices after a change as before: the choices stand for what `Guided` makes of them.
+A changed schedule may lead to other choice points: `Guided` applies the choices modulo the options there.
 """
 
 from __future__ import annotations

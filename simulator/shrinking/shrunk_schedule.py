@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ddpsim.simulator.run_options import ReplayKeywords
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
-"""What a shrinking may use unless told."""
+"""The default budget of a shrinking."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrunkSchedule:
-    """What came of shrinking a schedule."""
+    """The result of shrinking a schedule."""
 
     schedule: Schedule
     """The simplest that was found to fail in the same way; `str(schedule)` is its replay token."""

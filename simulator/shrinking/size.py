@@ -1,4 +1,4 @@
-"""What is simpler than what: the order in which everything that fails is made smaller."""
+"""The size of a failing program and schedule: the order in which shrinking compares them."""
 
 from __future__ import annotations
 
