@@ -58,7 +58,9 @@ def test_a_scenario_that_cannot_be_saved_leaves_the_one_that_was_there(tmp_path,
     save(scenario, path)
     before = path.read_bytes()
     monkeypatch.setattr(whole_file.os, "fsync", no_space)
-    with pytest.raises(UsageError, match=r"kept\.toml cannot be written \(No space left on device\): name a file"):
+    with pytest.raises(
+        UsageError, match=r"kept\.toml cannot be written \(No space left on device\): give a writable file"
+    ):
         save(scenario, path, summary="another")
     assert path.read_bytes() == before
 
@@ -83,7 +85,11 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
 def test_nothing_else_writes_files_for_users():
     own = {"whole_file.py"}
     own |= {"rank_process.py", "servers.py", "launched.py"}  # pipes, and what torch's launchers read
-    own |= {"debugger_desk.py", "job.py", "in_rank.py"}  # the terminal; what a job's ranks leave in a temporary folder
+    own |= {
+        "debugger_desk.py",
+        "watched_job.py",
+        "in_rank.py",
+    }  # the terminal; what a job's ranks leave in a temporary folder
     writes = re.compile(r"\.write_text\(|\.write_bytes\(|open\([^)\n]*[\"'][wax]b?\+?[\"']")
     folders = [Path(package.__file__).parent for package in (simulator, scenarios, reports)]
     found = {path.name for folder in folders for path in folder.rglob("*.py") if writes.search(path.read_text("utf-8"))}

@@ -202,7 +202,7 @@ def test_exploring_by_rules_that_dpor_does_not_know():
 
 def test_a_scenario_is_not_explored_by_dpor_either():
     own = Scenario("messages", "", messages, world_size=2, backend_semantics="nccl")
-    with pytest.raises(UsageError, match="policy 'dpor' does not know"):
+    with pytest.raises(UsageError, match="which policy 'dpor' does not support"):
         explore_scenario(own)
     assert explore_scenario(own, policy="random").verdict is Verdict.FAIL
 

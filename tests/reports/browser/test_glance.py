@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.reports.test_opening import long_run
+from tests.reports.test_finding_cards import long_run
 
 from ddpsim.reports.document import Document, Finding, Rank, Site
 from ddpsim.simulator.verdict import Verdict
