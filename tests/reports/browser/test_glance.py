@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.reports.test_finding_cards import long_run
 
 from ddpsim.reports.document import Document, Finding, Rank, Site
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
 from tests.reports.made import Story, call, message, missing_rank, of_own_size, parted
+from tests.reports.test_finding_cards import long_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
