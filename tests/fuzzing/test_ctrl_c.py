@@ -171,7 +171,9 @@ def test_a_disk_that_is_full_costs_a_file_and_no_summary(racy, monkeypatch, tmp_
 
     monkeypatch.setattr(os, "fsync", full)
     (kept,) = racy().kept
-    assert kept.how.startswith(f"not shrunk; {kept.path} cannot be written (No space left on device): name a folder")
+    assert kept.how.startswith(
+        f"not shrunk; {kept.path} cannot be written (No space left on device): give a writable folder"
+    )
 
 
 def test_a_path_with_a_blank_can_be_pasted(racy, tmp_path):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.jobs import in_rank
 from ddpsim.scenarios.jobs.watched_job import marked
 
@@ -75,8 +76,10 @@ def test_a_job_that_never_rests_is_ended_at_the_limit(tmp_path):
         ),
     ],
 )
-def test_what_is_no_job_is_one_line(ddpsim, words, message):
-    status, out, err = ddpsim("diagnose", "--torchrun", "--", *words)
+def test_what_is_no_job_is_one_line(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    status = main(["diagnose", "--torchrun", "--", *words])
+    out, err = capsys.readouterr()
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
 

@@ -24,7 +24,9 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from tests.mutants import finder
 
@@ -87,7 +89,10 @@ def run_tests(wanted: Wanted) -> Outcome:
 def _session() -> Connection:
     """The other end of a process that others are forked from; it ends when this one does."""
     ours, theirs = multiprocessing.Pipe()
-    multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, _bytecode().name), daemon=True).start()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, _bytecode().name), daemon=True)
+    # A spawned process imports the main module anew. Another test may have left one there that imports ddpsim.
+    with patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+        process.start()
     theirs.close()
     return ours
 

@@ -235,7 +235,7 @@ def test_what_is_no_program(folder, capfd, words, line):
 def test_what_simulate_program_refuses(folder):
     with pytest.raises(UsageError, match=r"command is 'train.py', expected a list of words: write "):
         simulate_program("train.py", 2)
-    with pytest.raises(UsageError, match=r"isolation is 'thread', but train.py is run as __main__"):
+    with pytest.raises(UsageError, match=r"isolation is 'thread', but train.py runs as __main__"):
         simulate_program(["train.py"], 2, isolation="thread")
 
 
