@@ -149,7 +149,7 @@ def _edges(
 
 
 def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
-    """Return what it waits for, with the group if there are several groups."""
+    """Return the text of a node: the call that it waits for, with the group if there are several groups."""
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what

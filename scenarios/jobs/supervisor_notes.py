@@ -107,7 +107,7 @@ class SupervisorStore:
         return is_there
 
     def read_all(self) -> tuple[RankReport, ...]:
-        """Return the reports, by rank."""
+        """Return the reports that the rank processes have written, by rank."""
         return tuple(self._report(rank) for rank in range(self.world_size))
 
     def _set_report(self, report: RankReport) -> None:

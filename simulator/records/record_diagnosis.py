@@ -99,7 +99,7 @@ class _Diagnosing:
         return mismatch(clash.calls, clash.code, None, complete=clash.is_full, issued=self._issued)
 
     def _place(self, calls: Sequence[Call]) -> int:
-        """Return the smallest number of earlier calls on any rank of these calls."""
+        """For each of these calls, count the earlier calls of its rank; return the smallest count."""
         wanted = {call.rank: call for call in calls}
         places = []
         for rank, call in wanted.items():

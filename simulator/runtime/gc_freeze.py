@@ -38,7 +38,7 @@ class _OldCollections:
         self._due = _RANKS_PER_OLD
 
     def run(self, ranks: int) -> None:
-        """Run a full collection if one is due, and count the ranks of the run that begins."""
+        """Run a full collection if one is due. Add the ranks of the starting run to the count that decides the next."""
         if self._ranks >= self._due:
             self._ranks = 0
             self._due = 2 * self._due if gc.collect() < _LITTLE_GARBAGE else _RANKS_PER_OLD

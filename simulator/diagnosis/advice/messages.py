@@ -1,4 +1,4 @@
-"""Causes: groups, the store, messages (deadlock.*, mismatch.*)."""
+"""Causes and advice for findings about groups, the store, and send and receive (deadlock.*, mismatch.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Breaks, Fact, Made, Nothing,
 
 
 class Messages:
-    """Groups, the store, messages (deadlock.*, mismatch.*)."""
+    """Causes and advice for findings about groups, the store, and send and receive (deadlock.*, mismatch.*)."""
 
     OTHER_MEMBERS = about(Ranks)(
         "{who} gave other members for the same group, or {has} created more or fewer groups before; groups are matched"

@@ -1,4 +1,4 @@
-"""Causes: FSDP2, pipelines, DTensors, checkpoints, optimizers (mismatch.*, deadlock.*)."""
+"""Causes and advice for FSDP2, pipelines, DTensors, checkpoints and optimizers (mismatch.*, deadlock.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Made, Messages, Nothing, Par
 
 
 class Parallelism:
-    """FSDP2, pipelines, DTensors, checkpoints, optimizers (mismatch.*, deadlock.*)."""
+    """Causes and advice for FSDP2, pipelines, DTensors, checkpoints and optimizers (mismatch.*, deadlock.*)."""
 
     UNUSED_IN_UNIT = about(Parameters)(
         "{who} {has} no gradient for {parameters} in this step, and a unit reduces only the gradients that there "
