@@ -101,7 +101,7 @@ def site_at(frame: FrameType) -> Site:
 
 
 def calls_into(path: str, other: str) -> bool:
-    """True if one file may be shown as the caller of the other: it is in other packages, and not in Python's library."""
+    """True if one file may be shown as the caller of the other: in other packages, and not in Python's library."""
     return path != other and _home(path) not in (_home(other), _PYTHONS_OWN)
 
 
