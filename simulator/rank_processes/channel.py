@@ -33,7 +33,7 @@ class Channel:
         self._socket.close()
 
     def send(self, value: Any) -> None:
-        """Send a value. Raises OSError if the other end is closed, and pickle's error if the value cannot be pickled."""
+        """Send a value. Raises OSError if the other end is closed, and pickle's error if the value does not pickle."""
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 

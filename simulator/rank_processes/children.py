@@ -73,7 +73,7 @@ class Child:
             return False
 
     def new_output(self, until: Written | None = None) -> tuple[str, str]:
-        """Return what the process has written to its standard output and error since the last call, or up to `until`."""
+        """Return what the process has written to standard output and error since the last call, or up to `until`."""
         files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
         out, err = [self._new(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
         return out, err
