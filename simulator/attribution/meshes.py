@@ -1,8 +1,8 @@
-"""Device meshes: what the groups of their dimensions are called, and where in a mesh a rank stands.
+"""Device meshes: the names of the groups of their dimensions, and the coordinates of a rank in a mesh.
 
-torch makes the groups of a mesh one after another, each with the mesh's constructor on the stack. They are called
-after their dimension and what their members have in common: in a mesh of `dp` and `tp`, the group `tp (dp 1)` has the
-ranks of the second row. What a version of torch does not tell is left out, and the group is called as torch calls it.
+torch creates the groups of a mesh one after another, each with the mesh's constructor on the stack. A group is named
+after its dimension and the coordinates that its members share: in a mesh of `dp` and `tp`, the group `tp (dp 1)` has
+the ranks of the second row. If a version of torch does not give these facts, the group keeps torch's own name.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class Grid:
     coordinates: Mapping[int, tuple[int, ...]]
 
     def place(self, rank: int) -> str:
-        """Where a rank stands: `dp 1, tp 0`; "" if it is not in the mesh, or its place is as good as its number."""
+        """Return the coordinates of a rank: `dp 1, tp 0`; "" if it is not in the mesh, or they say no more than its
+        number."""
         own = self.coordinates.get(rank)
         return "" if own is None or len(own) < 2 else _joined(zip(self.names, own, strict=True))
 
     def group_name(self, dimension: str, members: Sequence[int]) -> str:
-        """What the group of some ranks along a dimension is called: `tp (dp 1)`."""
+        """Return the name of the group of these ranks along a dimension: `tp (dp 1)`."""
         places = [self.coordinates.get(rank) for rank in members]
         common = [
             index
@@ -54,14 +55,14 @@ class Grid:
 
 
 def dimension_of(description: str | None) -> str | None:
-    """The dimension for which torch makes a group that it describes so; None if it is not one of a mesh."""
+    """Return the mesh dimension that a group description of torch names; None if the group is not one of a mesh."""
     if description is None or not description.startswith(_DESCRIPTION) or description == "mesh_default":
         return None
     return _named(description.removeprefix(_DESCRIPTION))
 
 
 def grid_being_made(frame: FrameType | None) -> Grid | None:
-    """The mesh whose groups are being made, from `frame` outwards; of a part, or a view, of a mesh, that one."""
+    """Return the mesh whose groups are being created on this stack; for a part or view of a mesh, that part or view."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in frame.f_locals:
             mesh = frame.f_locals["self"]

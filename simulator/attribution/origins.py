@@ -52,7 +52,7 @@ Located = tuple[Origin, Site, Site | None, tuple[TensorName, ...]]
 
 
 class OriginTracker:
-    """What one rank's calls belong to."""
+    """Finds the origin of each call of one rank."""
 
     __slots__ = (
         "_host",
@@ -205,9 +205,9 @@ class OriginTracker:
     def _notice_join(self, members: Iterable[Any]) -> None:
         """The rank ran out of input.
 
-        Note [Step of joining]. A rank joins at the step that its wrapper is at, see Note [Steps] in wrapper.py. So
-        micro-batches under no_sync do not count, and a second epoch goes on from where all were at the end of the
-        first. Of several wrappers in a join, the one with the most steps counts.
+        Note [Step of joining]. A rank joins at the step of its wrapper, see Note [Steps] in wrapper.py. So
+        micro-batches under no_sync do not count, and a second epoch continues from the step of all ranks at the end of
+        the first. Of several wrappers in a join, the one with the most steps counts.
         """
         wrappers = self._wrappers_in(members)
         for wrapper in wrappers:
@@ -221,7 +221,7 @@ class OriginTracker:
 
 
 def _step_of(wrapper: Wrapper) -> int:
-    """Another engine says itself how far it is."""
+    """Return the step of a wrapper; another engine reports it itself."""
     progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
     step: int = progress.get("step", wrapper.step)
     return step
@@ -236,7 +236,7 @@ def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bo
 
 
 def _told(reading: Reading, wrapper: Wrapper) -> Origin:
-    """The origin as another engine declares it."""
+    """Return the origin as another engine declares it."""
     told = reading.told or {}
     wrapper.tells_steps = True
     assert reading.phase is not None

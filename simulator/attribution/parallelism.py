@@ -90,7 +90,7 @@ def _redistributes(reading: Reading, frame: FrameType) -> None:
 
 
 def _distributes(what: str) -> Reader:
-    """The function sends a tensor from one rank of a mesh dimension to the others."""
+    """True for a function that sends a tensor from one rank of a mesh dimension to the others."""
 
     def read(reading: Reading, frame: FrameType) -> None:
         if reading.part is None:
@@ -137,7 +137,7 @@ def _prepares_layer(reading: Reading, frame: FrameType) -> None:
 
 
 def _name_of(layer: Module, frame: FrameType | None) -> str:
-    """What the outermost module that is being called calls a layer."""
+    """Return the name of a layer inside the outermost module that is being called."""
     root: Module = layer
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -184,7 +184,7 @@ class Messages:
         self._parts: Any = None
 
     def made(self, tensor: Tensor, frame: FrameType) -> None:
-        """Take note of a message that the function of a frame, or one that called it, has made."""
+        """Record a message that the function of a frame, or its caller, has created."""
         for caller in (frame, frame.f_back):
             if caller is None or caller.f_globals.get("__name__") != _STAGE:
                 return
@@ -223,7 +223,8 @@ _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 def _action(stage: FrameType) -> str:
-    """When a stage makes a message, by what schedule and, of those that are lists of actions, in which one."""
+    """Return the schedule that makes a stage create a message, and its current action if the schedule is a list of
+    actions."""
     when, frame = _WHEN[stage.f_code.co_name], stage.f_back
     while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
         schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")

@@ -1,4 +1,4 @@
-"""The names of parameters that torch's errors tell by index only."""
+"""The names of parameters that torch's errors report only by index."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class PhaseTable:
 
 
 def says_nothing(reading: Reading, frame: FrameType) -> None:
-    """A function that no DDP engine has declared."""
+    """Reader of a function that no DDP engine has declared: reads nothing."""
 
 
 def backward_runs(reading: Reading, frame: FrameType) -> None:
@@ -67,15 +67,15 @@ def backward_runs(reading: Reading, frame: FrameType) -> None:
 
 
 def issues(reading: Reading, frame: FrameType) -> None:
-    """A function of ours, between the caller of an operation and its being issued."""
+    """Reader of a function of the simulator between the caller of an operation and the call that it issues."""
 
 
 def user_runs(reading: Reading, frame: FrameType) -> None:
-    """A function of the user's program."""
+    """Reader of a function of the user's program."""
 
 
 def program_begins(reading: Reading, frame: FrameType) -> None:
-    """What runs the program of a rank: further out is nothing to read."""
+    """Reader of the function that runs a rank's program: frames further out are not read."""
 
 
 def _find(frame: FrameType) -> Reader:

@@ -1,4 +1,4 @@
-"""What the stack of a call says about it, gathered frame by frame."""
+"""The facts about a call that its stack gives, gathered frame by frame."""
 
 from __future__ import annotations
 

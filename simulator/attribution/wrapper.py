@@ -90,7 +90,7 @@ class Wrapper:
 
     @property
     def step(self) -> int:
-        """See Note [Steps]."""
+        """The current step, see Note [Steps]."""
         return self._step
 
     @property
@@ -105,7 +105,7 @@ class Wrapper:
 
     @property
     def inner(self) -> Any:
-        """The module that it wraps; None once that is gone, or if it wraps none."""
+        """The module that it wraps; None once the module is gone, or if it wraps none."""
         return getattr(self.module, "module", None)
 
     def launches(self, bucket: int) -> None:
@@ -125,7 +125,7 @@ class Wrapper:
         self._tell()
 
     def look(self, told_step: int = 0) -> None:
-        """Ask another engine how far its wrapper is; `told_step` is what its call says, if it does."""
+        """Ask another engine for the progress of its wrapper; `told_step` is the step that its call reports, if any."""
         if not self._observers:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
@@ -216,12 +216,12 @@ class Wrapper:
         return frozenset(self._reduced)
 
     def join(self) -> None:
-        """The rank ran out of input, and shadows the others."""
+        """The rank ran out of input, and answers the other ranks' collectives from now on."""
         self.is_joined = True
         self._move()
 
     def align(self, latest_step: int) -> None:
-        """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
+        """The ranks meet at the end of join: ranks that ran out of input take over the others' step."""
         self._step = self.aligned_step = max(self._step, latest_step)
         self.is_joined = False
         self._move()
@@ -244,7 +244,7 @@ class Wrapper:
 
 
 class Observer(Protocol):
-    """Is told what wrappers do."""
+    """Is notified of what wrappers do."""
 
     def moved(self, wrapper: Wrapper) -> None:
         """The rank has joined the others, or they have met at the end of a join."""

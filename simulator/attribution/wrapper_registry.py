@@ -64,12 +64,12 @@ class WrapperRegistry:
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
     def watch_backward(self, wrapper: Wrapper) -> None:
-        """Tell observers of the backwards of another engine's wrapper; of torch's they are told anyway."""
+        """Notify observers of the backwards of another engine's wrapper; for torch's wrappers that happens anyway."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
     def align(self, wrapper: Wrapper) -> None:
-        """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
+        """The ranks meet at the end of join: ranks that ran out of input take over the others' step."""
         wrapper.align(self._latest_step(*wrapper.key))
 
     # --- replacements -------------------------------------------------------------------------------------------------

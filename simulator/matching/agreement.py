@@ -1,7 +1,8 @@
-"""Do the calls that met agree? Pure comparison of signatures and origins.
+"""Compares the calls that met: do they agree? Pure comparison of signatures and origins.
 
-What must agree follows what gloo and NCCL require of the operation. Nobody is judged by who came first: the callers
-get the code of the first field that differs, and `minority` says which ranks stand against the most common value.
+The fields that must agree are those that gloo and NCCL require for the operation. The order of arrival does not matter:
+all callers get the code of the first field that differs, and `minority` returns the ranks that differ from the most
+common value.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def disagreement(calls: Sequence[Call]) -> Code | None:
 
 
 def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
-    """What each call has in the field that `code` speaks of."""
+    """Return the value of each call in the field that `code` refers to."""
     if code is Code.MISMATCH_SHAPE and calls[0].operation in _BY_SPLITS:
         return [_row_elements(c.signature) for c in calls]
     if code is Code.MISMATCH_ORIGIN:
@@ -61,7 +62,7 @@ def minority(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
 
 
 def pair_disagreement(send: Call, receive: Call) -> Code | None:
-    """The field in which a message differs from the buffer it is received into; None if it fits."""
+    """Return the field in which a message differs from its receive buffer; None if the message fits."""
     if send.signature.dtype != receive.signature.dtype:
         return Code.MISMATCH_DTYPE
     if _elements(send.signature.shapes) != _elements(receive.signature.shapes):
@@ -112,7 +113,7 @@ def _extent(signature: Signature) -> Hashable:
 
 
 def _row_elements(signature: Signature) -> tuple[int, int]:
-    """How many elements a split of 1 stands for, in what is sent and in what is received."""
+    """Return the number of elements that a split of 1 stands for, in the data sent and in the data received."""
     if OPERATIONS[signature.operation].splits is Splits.TENSORS:
         return 1, 1
     sent, received = signature.shapes
@@ -120,7 +121,7 @@ def _row_elements(signature: Signature) -> tuple[int, int]:
 
 
 def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
-    """The pairs of a sender and a receiver that disagree about how much goes from one to the other."""
+    """Return the pairs of a sender and a receiver that disagree on the size of the data between them."""
     if _is_even(calls):
         return []
     rows = [_row_elements(call.signature) for call in calls]

@@ -15,7 +15,7 @@ _Channel = tuple[str, int, int]
 
 
 def channel_of(call: Call) -> Object:
-    """What messages and receives from any source that may meet have in common."""
+    """Return a key that is equal for messages and receives that may meet."""
     destination = call.peer if call.operation == "send" else call.rank
     assert destination is not None
     return ("channel", call.group, destination, call.tag)
@@ -31,7 +31,7 @@ class PointToPointTable:
         self._receives: dict[_Channel, list[Call]] = {}
 
     def post_send(self, send: Call) -> Call | None:
-        """The receive that takes this message; None if it has to wait for one."""
+        """Return the receive that takes this message; None if the message has to wait for one."""
         assert send.peer is not None
         channel = (send.group, send.peer, send.tag)
         for receive in self._receives.get(channel, ()):
@@ -59,7 +59,7 @@ class PointToPointTable:
         self._receives.setdefault((receive.group, receive.rank, receive.tag), []).append(receive)
 
     def withdraw(self, call: Call) -> None:
-        """Take a send or a receive that waits back; one from any source stays."""
+        """Remove a waiting send or receive; a receive from any source stays."""
         destination = call.peer if call.operation == "send" else call.rank
         assert destination is not None
         table = self._sends if call.operation == "send" else self._receives

@@ -9,12 +9,12 @@ from ddpsim.simulator.calls import Call
 
 
 def call_object(call: Call) -> Object:
-    """What polls for a call and contributions to it touch; of messages, all of a group, as their partners vary."""
+    """Return the object that a call's polls and contributions access; for messages, the whole group (partners vary)."""
     return ("call", call.group, "messages" if call.is_point_to_point else call.sequence)
 
 
 def order_object(call: Call) -> Object:
-    """What two threads of a rank touch by calls whose order decides which of them meets what."""
+    """Return the object that threads of a rank access by calls whose order decides which calls they meet."""
     if not call.is_point_to_point:
         return ("order", call.rank, call.group)
     to = () if call.operation == "recv" or call.peer is None else (call.peer,)
@@ -114,7 +114,7 @@ class SlotTable:
             del slot.calls[call.rank]
 
     def slot_of(self, call: Call) -> Slot | None:
-        """The open slot a call waits in; None once it was full."""
+        """Return the open slot in which a call waits; None once the slot was full."""
         slot = self._open.get((call.group, call.sequence))
         return slot if slot is not None and slot.calls.get(call.rank) == call else None
 

@@ -1,4 +1,4 @@
-"""What torch looks up of NCCL for a group that was asked for with it, where torch was built without."""
+"""Replaces what torch looks up of NCCL for a group with that backend, in a torch that was built without NCCL."""
 
 from __future__ import annotations
 

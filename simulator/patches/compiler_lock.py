@@ -18,7 +18,7 @@ _MODULE = "torch._dynamo.convert_frame"
 
 
 class CompilerLock:
-    """Stands in for torch's during a run."""
+    """Takes the place of torch's compiler lock during a run."""
 
     def __init__(self) -> None:
         self._replaced = Replaced()
@@ -26,13 +26,13 @@ class CompilerLock:
         """Made by the rank that compiles first, on its thread, so that waiting for it is a wait of the simulation."""
 
     def install(self) -> None:
-        """Take the place of torch's, if the compiler is loaded. May be called again."""
+        """Replace torch's lock, if the compiler is loaded. May be called again."""
         module: Any = sys.modules.get(_MODULE)
         if module is not None and module.compile_lock is not self:
             self._replaced.put(module, "compile_lock", self)
 
     def uninstall(self) -> None:
-        """Give torch's its place back."""
+        """Restore torch's lock."""
         self._replaced.put_back()
 
     def __enter__(self) -> Any:

@@ -1,4 +1,4 @@
-"""How many batches the data loaders of each rank have: ranks that have fewer leave their loops first."""
+"""Reports how many batches the data loaders of each rank have: ranks that have fewer leave their loops first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a data set each rank reads: what torch's DistributedSampler works it out from."""
+"""Reports which part of a data set each rank reads: the inputs from which torch's DistributedSampler computes it."""
 
 from __future__ import annotations
 

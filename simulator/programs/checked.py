@@ -20,7 +20,7 @@ class RankEnd(NamedTuple):
 
 
 class Met(NamedTuple):
-    """One rank's call of those that met."""
+    """One rank's call among calls that met."""
 
     rank: int
     issue: Issue

@@ -36,7 +36,7 @@ class Progress:
         self._sequences: Counter[tuple[str, bool]] = Counter()
 
     def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
-        """The call it makes next; messages are counted apart from collectives."""
+        """Return the call that the rank makes next; messages are counted separately from collectives."""
         count = (group, signature.operation in POINT_TO_POINT)
         call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
         self._sequences[count] += 1
@@ -44,11 +44,11 @@ class Progress:
         return call
 
     def block(self, call: Call) -> None:
-        """It waits for a call until it is woken."""
+        """The rank waits for a call until it is woken."""
         self.state, self.wait = RankState.WAITING, CallWait((call,), call.site)
 
     def wake(self) -> None:
-        """It can go on."""
+        """The rank can continue."""
         self.state = self.wait = None
 
     def end(self) -> RankEnd:

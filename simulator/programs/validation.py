@@ -1,4 +1,5 @@
-"""Is a program one that ranks could run? What a backend would refuse at once is no program; what hangs there is one.
+"""Checks whether ranks could run a program. A program that a backend refuses at once is invalid; one that hangs is
+valid.
 
 A second wait for a message is refused although it would only hang: on gloo, and not on the simulator.
 """
@@ -22,7 +23,7 @@ MOST_ELEMENTS = 2**28
 
 
 def validate(program: Program) -> None:
-    """Raise UsageError for the first thing in it that no rank could do."""
+    """Raise UsageError for the first step that no rank could do."""
     problem = next(_problems(program), None)
     if problem is not None:
         raise UsageError(f"{problem}: correct the program")

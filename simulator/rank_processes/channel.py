@@ -12,7 +12,7 @@ _READ_BYTES = 1 << 16
 
 
 class Channel:
-    """One end. Values come out whole, in the order in which they were sent."""
+    """One end of a channel. Values arrive whole, in the order in which they were sent."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -20,12 +20,12 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        """Two ends of one channel. Raises OSError if the system gives no more files."""
+        """Return the two ends of one channel. Raises OSError if the system has no file descriptors left."""
         first, second = socket.socketpair()
         return Channel(first), Channel(second)
 
     def fileno(self) -> int:
-        """The number of its file."""
+        """Return the file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -33,7 +33,7 @@ class Channel:
         self._socket.close()
 
     def send(self, value: Any) -> None:
-        """Send a value. Raises OSError if the other end is closed, and what pickle does if it cannot travel."""
+        """Send a value. Raises OSError if the other end is closed, and pickle's error if the value does not pickle."""
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -44,7 +44,7 @@ class Channel:
         return value
 
     def take(self) -> Any:
-        """The next value that has come whole; None if there is none."""
+        """Return the next value that has arrived whole; None if there is none."""
         size = self._size()
         if size is None:
             return None
@@ -54,7 +54,7 @@ class Channel:
         return value
 
     def read(self) -> None:
-        """Wait until something comes. Raises EOFError if the other end is closed."""
+        """Wait until bytes arrive. Raises EOFError if the other end is closed."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except ConnectionResetError:
@@ -64,7 +64,7 @@ class Channel:
         self._buffer += data
 
     def _size(self) -> int | None:
-        """The bytes of the next value; None if it has not come whole."""
+        """Return the size in bytes of the next value; None if it has not arrived whole."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (size,) = _LENGTH.unpack_from(self._buffer)

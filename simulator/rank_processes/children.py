@@ -1,4 +1,4 @@
-"""The processes of an execution's ranks: forked, spoken to, and ended."""
+"""The processes of an execution's ranks: forks them, signals them, and ends them."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class Child:
 
     @property
     def is_gone(self) -> bool:
-        """True once it has ended and been reaped."""
+        """True once the process has ended and been reaped."""
         return self.status is not None
 
     def core_seconds(self) -> float:
-        """What it has computed, or would have if there had been a core for it."""
+        """Return the CPU time of the process, plus the time for which it waited for a free core."""
         # The clock of a process by its number, as MAKE_PROCESS_CPUCLOCK of linux/posix-timers.h makes it.
         return core_seconds(~self.pid << 3 | 2, f"/proc/{self.pid}/schedstat")
 
     def has_children(self) -> bool:
-        """True if it has processes of its own, for which it may wait."""
+        """True if the process has child processes of its own, for which it may wait."""
         try:
             with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
                 return bool(children.read().strip())
@@ -73,13 +73,13 @@ class Child:
             return False
 
     def new_output(self, until: Written | None = None) -> tuple[str, str]:
-        """What it has written to its standard output and error since the last call, or until then."""
+        """Return what the process has written to standard output and error since the last call, or up to `until`."""
         files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
         out, err = [self._new(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
         return out, err
 
     def skip_output(self, until: Written) -> None:
-        """Nobody is to have what it has written until then."""
+        """Discard what the process has written up to `until`."""
         self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
 
     def _new(self, index: int, file: int, end: int) -> str:
@@ -92,8 +92,8 @@ class Child:
         return b"".join(parts).decode(errors="replace") if parts else ""
 
     def stack(self) -> StackTold:
-        """Where its program stands."""
-        os.ftruncate(self._files.stack, 0)  # what it said before is not true any more
+        """Return the current stack of the rank's program."""
+        os.ftruncate(self._files.stack, 0)  # the stack that it wrote before is out of date
         for number in (TELL_STACK, TELL_NATIVE_STACK):  # the second one needs no Python to run
             self._signal(number)
             end = time.monotonic() + _STACK_SECONDS
@@ -104,7 +104,7 @@ class Child:
         return StackTold("(no stack)")
 
     def interrupt(self) -> None:
-        """Let its program be left, by an exception in its main thread."""
+        """Make the rank leave its program, by an exception in its main thread."""
         self._signal(UNWIND_PROGRAM)
 
     def _signal(self, number: int) -> None:
@@ -112,13 +112,13 @@ class Child:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it, and what it has started, at once."""
+        """End the process, and all that it has started, at once."""
         if not self.is_gone:
             self._signal(signal.SIGKILL)
             self._reap(0)
 
     def leave(self) -> None:
-        """Wait until it has ended; one that takes too long is killed."""
+        """Wait until the process has ended; kill it if that takes too long."""
         end = time.monotonic() + _LEAVE_SECONDS
         while not self.is_gone and time.monotonic() < end:
             self._reap(os.WNOHANG)
@@ -127,7 +127,7 @@ class Child:
         self.kill()
 
     def close(self) -> None:
-        """Let go of what was shared with it. May be called twice."""
+        """Release what was shared with the process. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -136,7 +136,8 @@ class Child:
         self._files.close()
 
     def how_it_ended(self) -> str:
-        """In words, for one that ended without a last word. Raises InternalError if something of ours broke there."""
+        """Describe how a process ended that sent no last message. Raises InternalError if the simulator's own code
+        failed in it."""
         self.leave()
         if self._is_reaped_elsewhere:
             return "ended, and nobody can say how (SIGCHLD is ignored, or another wait has taken it)"
@@ -149,19 +150,19 @@ class Child:
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
     def check_broken(self) -> None:
-        """Raise InternalError if it has ended because something of ours broke there."""
+        """Raise InternalError if the process has ended because the simulator's own code failed in it."""
         self.leave()
         assert self.status is not None
         if os.waitstatus_to_exitcode(self.status) == BROKEN_STATUS:
             check_broken(self._files.stack)
 
     def has_exited_well(self) -> bool:
-        """True if it has ended itself with status 0, as launchers of programs ask for."""
+        """True if the process ended itself with status 0, which launchers of programs take for success."""
         self.leave()
         return self.status == 0 and not self._is_reaped_elsewhere
 
     def _reap(self, options: int) -> None:
-        """See whether it has ended; then what it has started, and is still there, ends with it."""
+        """Check whether the process has ended; if so, kill what it has started and left running."""
         try:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is None:
                 return
@@ -173,7 +174,7 @@ class Child:
 
 
 def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
-    """Raise UsageError where ranks cannot be processes, or cannot be forked from this one."""
+    """Raise UsageError where ranks cannot be processes, or cannot be forked from this process."""
     if not hasattr(os, "fork") or not hasattr(os, "memfd_create"):
         raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
     if forks_from_here and torch.cuda.is_initialized():
@@ -191,7 +192,7 @@ def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
 
 
 def _available_bytes() -> int | None:
-    """The memory that is free; None if the system does not say."""
+    """Return the free memory in bytes; None if the system does not report it."""
     try:
         with open("/proc/meminfo") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
@@ -200,7 +201,7 @@ def _available_bytes() -> int | None:
 
 
 def fork_ranks(config: ProcessConfig) -> list[Child]:
-    """Fork a process for each rank of a function. Raises UsageError if the system gives no more."""
+    """Fork a process for each rank of a function. Raises UsageError if the system has no resources left."""
     children: list[Child] = []
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,11 +1,11 @@
-"""What came of the calls of a rank, until the rank knows of it.
+"""The results of a rank's completed calls, kept until the rank has received them.
 
-Note [What an answer delivers]. A rank that speculates is answered before the kernel has got to its request, so what an
-answer brings must not depend on when it is given. A completion on which nothing hangs is seen by the rank only in its
-tensors, which are its own again after the wait. So an answer to a wait brings what the rank waited for, with what was
-complete before that; one before a call brings nothing; and others, which are only ever given in the rank's turn, bring
-all that the kernel would have delivered by then. A completion on which a future hangs, that the program can see, is
-delivered where the kernel says, and as long as there is one the rank does not run ahead.
+Note [What an answer delivers]. A rank that speculates is answered before the kernel has reached its request, so the
+results that an answer carries must not depend on when it is sent. If no future depends on a completion, the rank sees
+it only in its tensors, which it may use again after the wait. So an answer to a wait carries what the rank waited for,
+and all that was complete before that. An answer before a call carries nothing. Other answers are sent only while the
+rank has the baton, and carry all that the kernel would have delivered by then. If a future that the program can see
+depends on a completion, it is delivered where the kernel says, and until then the rank does not speculate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
 
 
 class Completions:
-    """Of one rank."""
+    """The results that one rank has not received yet."""
 
     def __init__(self) -> None:
         self._outcomes: dict[int, Outcome] = {}
@@ -47,11 +47,11 @@ class Completions:
         """The calls on which something hangs, until they are delivered. Only asked about."""
 
     def add(self, handle: int, outcome: Outcome) -> None:
-        """A call is complete."""
+        """Record the result of a call that is complete."""
         self._outcomes[handle] = outcome
 
     def watch(self, handle: int) -> Outcome | None:
-        """Something hangs on a call from here on: what came of it if its rank should know."""
+        """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
         if handle in self._due:
             self._due.remove(handle)
             return self._outcomes.pop(handle)
@@ -60,20 +60,20 @@ class Completions:
 
     @property
     def has_watched(self) -> bool:
-        """True while something hangs on a call that is not delivered."""
+        """True while a future depends on a call that is not delivered."""
         return bool(self._watched)
 
     def is_watched(self, handle: int) -> bool:
-        """True if something hangs on a call, which is not delivered."""
+        """True if a future depends on this call and the call is not delivered."""
         return handle in self._watched
 
     def postpone(self, handle: int) -> None:
-        """The kernel delivers a call: its rank is told with the next answer that brings it, unless it has been."""
+        """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
         if handle in self._outcomes:
             self._due.add(handle)
 
     def brought_by(self, answer: Answer, message: Message | None, *, by_turns: bool) -> Known:
-        """What an answer to a message brings; `by_turns`: the rank never speculates."""
+        """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
         if isinstance(answer, Deliver):
             return self.deliver(answer.handle)
         if message is None or isinstance(message, Say):
@@ -88,15 +88,15 @@ class Completions:
         return self.up_to(request.handles) if isinstance(answer, GoOn) and answer.value else self.all_due()
 
     def deliver(self, handle: int) -> Known:
-        """The kernel delivers a call, and its rank is told now: of what was due before, and of this call last."""
+        """The kernel delivers a call: return the results that were due before, then the result of this call."""
         return (*self.all_due(), *self._taken([handle]))
 
     def all_due(self) -> Known:
-        """What the kernel would have delivered by now."""
+        """Return the results that the kernel would have delivered by now."""
         return self._taken([handle for handle in self._outcomes if handle in self._due])
 
     def up_to(self, waited: Sequence[int]) -> Known:
-        """What a rank waited for, and all that was complete before that."""
+        """Return the results that a rank waited for, and all that were complete before them."""
         known = list(self._outcomes)
         last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
         return self._taken(known[: last + 1])

@@ -1,7 +1,7 @@
-"""The coordinator: lets the ranks, which are processes, go on as the kernel says.
+"""The coordinator: runs the rank processes in the order that the kernel chooses.
 
-One rank has the baton, and its messages are handled. What others say meanwhile waits in their inboxes until they have
-it. `speculation.py` says who may compute before.
+One rank has the baton, and its messages are handled. Messages of other ranks wait in their inboxes until those ranks
+have the baton. `speculation.py` says which ranks may compute before that.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Coordinator:
         are_programs: bool = False,
         director: Director | None = None,
     ) -> None:
-        """`is_speculative`: ranks compute beside each other where it is certain what they are answered.
+        """`is_speculative`: ranks compute in parallel where the answers that they will get are certain.
 
-        `are_programs`: a rank that ends its process with status 0 has done what it had to do, as for torchrun.
-        `director` is that of a run that is debugged from its beginning.
+        `are_programs`: a rank that ends its process with status 0 has succeeded, as for torchrun. `director` controls a
+        run that is debugged from its beginning.
         """
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
@@ -109,7 +109,7 @@ class Coordinator:
             self._poll.register(file, select.POLLIN)
 
     def run(self) -> None:
-        """Run to the end."""
+        """Run the execution to its end."""
         for inbox in self._inboxes:
             self._speculation.let_go_on(inbox)
         answer: Answer | None = self._switch(self._kernel.start())
@@ -119,7 +119,7 @@ class Coordinator:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, answer: Answer) -> Answer | None:
-        """Do what an answer says; the next one, or None once all ranks have ended."""
+        """Carry out an answer of the kernel; return the next one, or None once all ranks have ended."""
         if isinstance(answer, Switch):
             return self._switch(answer.to)
         if isinstance(answer, Move):
@@ -143,7 +143,7 @@ class Coordinator:
         return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
 
     def _leave_behind(self, inbox: Inbox) -> None:
-        """A rank has given the baton away, if it is not to another thread of its own."""
+        """Handle a rank that has given the baton to another rank: it may speculate, or its process may be gone."""
         running = self._kernel.run.running
         if running is not None and running.rank_number == inbox.child.rank:
             return
@@ -153,7 +153,7 @@ class Coordinator:
             self._speculation.let_go_on(inbox)
 
     def _hangs_on(self, inbox: Inbox, handle: int) -> bool:
-        """True if the rank has to be told of a completion where the kernel delivers it."""
+        """True if the rank must receive a completion exactly where the kernel delivers it."""
         return inbox.completions.is_watched(handle) or self._me.rank.has_started_threads
 
     def _let_go_on(self, answer: Answer, error: Exception | None = None) -> None:
@@ -196,7 +196,7 @@ class Coordinator:
         self._mine.answer(value)
 
     def _serve(self) -> Answer:
-        """Wait for what the running task says, and serve it."""
+        """Wait for messages of the running task, and handle them until the kernel gives an answer."""
         while True:
             mine = self._mine
             entry = self._next_entry(mine)
@@ -210,7 +210,7 @@ class Coordinator:
                 return answer
 
     def _hear(self, mine: Inbox, entry: Entry) -> Answer | None:
-        """Serve a message; None if there is one more to be served."""
+        """Handle a message; return None if the task has another one to send."""
         message = entry.message
         if isinstance(message, Ask):
             mine.handled = entry
@@ -235,7 +235,7 @@ class Coordinator:
         return None
 
     def _rewind(self, mine: Inbox, entry: Entry) -> Answer | None:
-        """A rank has gone too far: let it leave its program where it stands, and nobody hear what it did meanwhile."""
+        """Make a rank that has run too far leave its program, and drop the messages that it sent meanwhile."""
         message = entry.message
         if isinstance(message, Broke):
             self._break_off(message)
@@ -292,7 +292,7 @@ class Coordinator:
             life.break_off(message.error, self._me.rank_number)
 
     def _lose(self, inbox: Inbox) -> Answer | None:
-        """The process of a rank is gone; the answer is for whoever comes after it, if it was running."""
+        """Handle the loss of a rank's process; if the rank was running, the kernel's answer is for the next task."""
         child = inbox.child
         rank = self._kernel.run.ranks[child.rank]
         inbox.handled = None
@@ -309,7 +309,7 @@ class Coordinator:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _next_entry(self, mine: Inbox) -> Entry | None:
-        """What the running task's process says; None if it is gone."""
+        """Return the next message of the running task's process; None if the process is gone."""
         since = self._watchdog.clock.now()
         while not mine.entries:
             if mine.is_gone:
@@ -338,7 +338,7 @@ class Coordinator:
             self._speculation.let_go_on(inbox)
 
     def _heed_ctrl_c(self) -> None:
-        """At the first one the ranks are unwound; at the second one they are killed."""
+        """Unwind the ranks at the first Ctrl-C; kill them at the second one."""
         if self._ctrl_c.presses == self._presses:
             return
         self._presses = self._ctrl_c.presses
@@ -348,7 +348,7 @@ class Coordinator:
                 child.kill()
 
     def collect(self) -> None:
-        """Wait for the last words of all ranks, and for the ends of their processes."""
+        """Wait for the last message of each rank, and for the end of each process."""
         for inbox in self._inboxes:
             if inbox.child.ended is None and inbox.child.rank not in self.lost and inbox.child.rank not in self._left:
                 self._await_last_word(inbox)
@@ -369,6 +369,6 @@ class Coordinator:
                 self.raisers.append(child.rank)
 
     def forward_output(self) -> None:
-        """Let the caller's own streams have all that is left of what the ranks have written."""
+        """Copy all remaining output of the ranks to the caller's own streams."""
         for inbox in self._inboxes:
             inbox.forward_output()

@@ -1,4 +1,4 @@
-"""The desk of the coordinator: it reads lines for debuggers in ranks, answers what they ask, and lets them visit."""
+"""The coordinator's server for debuggers in ranks: it reads lines for them, answers queries, and opens other ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VISIT_SECONDS = 0.05
 
 
 class DebuggerDesk:
-    """Of one execution whose ranks are processes."""
+    """The server for debuggers of one execution whose ranks are processes."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DebuggerDesk:
         ctrl_c: CtrlC,
         director: Director | None,
     ) -> None:
-        """`clock` is that of the limits, and `director` that of a run that is debugged from its beginning."""
+        """`clock` is the clock of the limits; `director` controls a run that is debugged from its beginning."""
         self._kernel = kernel
         self._inboxes = inboxes
         self._clock = clock
@@ -68,7 +68,7 @@ class DebuggerDesk:
         self._streams: Streams | None = None
 
     def serve(self, inbox: Inbox) -> Looked | None:
-        """Serve what a debugger in a rank has said, up to the end of a look into it."""
+        """Serve the messages of a debugger in a rank, until its session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
             if isinstance(message, Looked):
@@ -140,7 +140,7 @@ class DebuggerDesk:
             return Told(problem=str(error))
 
     def _has_program(self, inbox: Inbox) -> bool:
-        """True for a rank that has begun, and has not ended."""
+        """True for a rank that has begun and has not ended."""
         has_begun = inbox.handled is None or inbox.handled.message is not None
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
 
@@ -172,7 +172,7 @@ class DebuggerDesk:
             return Told(is_over=True)
 
     def stop(self, rank: int, header: str) -> None:
-        """Let a debugger have the word in a rank, which waits for an answer, until it lets the program go on."""
+        """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""
         for inbox in self._inboxes:
             inbox.forward_output()
         show(f"{header}\n", self._terminal())
@@ -192,7 +192,7 @@ class DebuggerDesk:
 
 
 def _places(stacks: Mapping[int, str]) -> dict[int, Site]:
-    """The innermost line of the user's in each stack that has one."""
+    """Return the innermost line of user code of each stack that has one."""
     found = {}
     for rank, text in stacks.items():
         for path, line, function in _LINE.findall(text):
@@ -202,7 +202,8 @@ def _places(stacks: Mapping[int, str]) -> dict[int, Site]:
 
 
 def terminal_streams() -> Streams:
-    """The caller's own streams; the terminal of the process where these are taken by something else, as by pytest."""
+    """Return the caller's own streams, or the process's terminal if something such as pytest has replaced those
+    streams."""
     try:
         sys.stdin.fileno()
         is_captured = type(sys.stdin).__module__.startswith("_pytest.")

@@ -1,4 +1,4 @@
-"""What a debugger in the process of a rank and the coordinator say to each other. None of it is a step of the run."""
+"""Messages between a debugger in a rank's process and the coordinator. None of them is a step of the run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ddpsim.simulator.debugging.session_host import Topic
 
 
 class Opened(NamedTuple):
-    """A debugger has the word."""
+    """A debugger session has begun."""
 
 
 class Closed(NamedTuple):
-    """It has given it back."""
+    """A debugger session has ended."""
 
 
 class Show(NamedTuple):
-    """A text to be shown."""
+    """A text to show to the user."""
 
     text: str
 
 
 class Looked(NamedTuple):
-    """A look into the rank is over."""
+    """A visit to this rank has ended."""
 
     then: str = ""
 
@@ -34,13 +34,13 @@ class Looked(NamedTuple):
 
 
 class ReadLine(NamedTuple):
-    """A text to be shown, the last line of which is a prompt, and a line to be read. Answered by `Typed`."""
+    """Show a text, the last line of which is a prompt, and read a line. Answered by `Typed`."""
 
     text: str
 
 
 class Tell(NamedTuple):
-    """What is to be said of all ranks? Answered by `Told`."""
+    """Ask for information on all ranks. Answered by `Told`."""
 
     topic: Topic
     argument: str
@@ -49,13 +49,13 @@ class Tell(NamedTuple):
 
 
 class VisitRank(NamedTuple):
-    """Let a debugger look into another rank. Answered by `Visited`, of `simulator/debugging`; None if the run ends."""
+    """Open a debugger in another rank. Answered by `Visited`, of `simulator/debugging`; None if the run ends."""
 
     rank: int
 
 
 class Direct(NamedTuple):
-    """How the run is to go on. Answered by `Told`."""
+    """Choose how the run continues. Answered by `Told`."""
 
     command: str
 
@@ -68,11 +68,11 @@ DebuggerMessage = Opened | Closed | Show | Looked | ReadLine | Tell | VisitRank 
 
 
 class Look(NamedTuple):
-    """Instead of an answer to what the rank waits for: let a debugger look into it. That one comes afterwards."""
+    """Sent before the answer that the rank waits for: open a debugger in it. The answer follows later."""
 
 
 class Typed(NamedTuple):
-    """A line; None where there is no more."""
+    """The line that was typed; None at the end of the input."""
 
     line: str | None
     is_over: bool = False
@@ -82,7 +82,7 @@ class Typed(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What was asked for."""
+    """The information that was asked for."""
 
     text: str = ""
     problem: str = ""

@@ -31,7 +31,8 @@ _CODE = (".py", ".pyc", ".so")
 
 
 def wait_before_external_effects(wait: Callable[[], None]) -> None:
-    """Let this process call `wait` before it touches what is not its own. For good: the process is the rank's."""
+    """Make this process call `wait` before it touches anything outside itself. Cannot be undone: the process is the
+    rank's."""
 
     def heed(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -55,12 +56,12 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
 
 def _imports(frame: FrameType) -> bool:
-    """True for what Python does by itself to find a module."""
+    """True if Python itself reads this to find a module."""
     return frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _is_code(path: Any, mode: Any, flags: int) -> bool:
-    """True for what an import reads, which no rank writes; and what it keeps of that comes out the same."""
+    """True for files that an import reads: no rank writes them, and the cached bytecode does not depend on the rank."""
     if not isinstance(path, (str, bytes)):
         return isinstance(path, int)  # it is open already
     name = os.fsdecode(path)
@@ -84,5 +85,5 @@ def _after(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[.
         wait()
         return original(*arguments, **options)
 
-    watched.__module__ = os.__name__  # where pickle finds it
+    watched.__module__ = os.__name__  # so that pickle finds it
     return watched

@@ -1,11 +1,11 @@
-"""Processes that are not ranks and make a process group: unchecked, they would communicate over real gloo.
+"""Detects processes that are not ranks and create a process group: undetected, they would communicate over real gloo.
 
-What a rank or a launcher starts is watched in two ways. What it forks has what it has, so torch's own function that
-makes a group refuses there. What begins as a Python of its own (`spawn`, `subprocess`, loky) finds
-`in_children/sitecustomize.py` by its environment, which does the same once torch is imported. Both tell the
-coordinator, by a socket that has a name and no file, and it ends the run with a line.
+Processes that a rank or a launcher starts are watched in two ways. A forked process inherits replaced functions, so
+torch's own function that creates a group refuses there. A new Python (`spawn`, `subprocess`, loky) finds
+`in_children/sitecustomize.py` by its environment, which does the same once torch is imported. Both report to the
+coordinator, by a socket that has a name and no file, and the coordinator ends the run with a message.
 
-Not noticed: a Python that ignores its environment (`python -I`), and one that is given another.
+Not noticed: a Python that ignores its environment (`python -I`), and one that is given another environment.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class ExternalProcesses:
     """Receives the reports of such processes, for one run."""
 
     def __init__(self) -> None:
-        """Raises OSError if the system gives no more files."""
+        """Open the socket. Raises OSError if the system has no file descriptors left."""
         self.address = f"ddpsim-{os.getpid()}-{os.urandom(8).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(f"\0{self.address}")
 
     def check(self) -> None:
-        """Raise UsageError with what one of them has told."""
+        """Raise UsageError with the report of such a process, if there is one."""
         with suppress(BlockingIOError):
             raise UsageError(self._socket.recv(_MOST_BYTES).decode())
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close the socket; later reports are lost."""
         self._socket.close()
 
 
 def watch_children(address: str, who: str) -> None:
-    """In a rank or a launcher: let what it starts from now on be watched."""
+    """In a rank or a launcher: watch the processes that it starts from now on."""
     if not address:
         return
     os.environ[in_children.NAME] = f"{address} {who}"
@@ -56,7 +56,7 @@ def watch_children(address: str, who: str) -> None:
 
 
 def refuse_groups_in_forks() -> None:
-    """In a rank or a launcher: let what it forks make no group."""
+    """In a rank or a launcher: refuse process groups in the processes that it forks."""
     Replaced().replace(distributed_c10d, "_new_process_group_helper", partial(_only_in, os.getpid()))
 
 

@@ -1,4 +1,4 @@
-"""What a rank has said and nobody has handled yet."""
+"""The queue of a rank's messages that are not handled yet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
 
 
 class Entry:
-    """A message, and what has become of it."""
+    """A message, and how far it is handled."""
 
     __slots__ = ("is_answered", "message", "written")
 
@@ -39,7 +39,7 @@ class Entry:
 
 
 class Inbox:
-    """Of one rank."""
+    """The message queue of one rank."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -58,7 +58,7 @@ class Inbox:
         """It ran ahead on a way that it would not have gone: nobody hears what it says until it is told to leave."""
 
     def read(self) -> None:
-        """Read what has come, or find that nothing comes any more."""
+        """Read the messages that have arrived, or notice that the channel is closed."""
         channel = self.child.channel
         try:
             channel.read()
@@ -66,7 +66,7 @@ class Inbox:
             self.is_gone = True
         while (said := channel.take()) is not None:
             message, written = said
-            if isinstance(message, Ended):  # for whoever asks what came of the rank
+            if isinstance(message, Ended):  # for later questions on how the rank ended
                 self.child.ended = message
             elif isinstance(message, Exits):
                 self.child.exited_at = message.site
@@ -76,7 +76,7 @@ class Inbox:
                 self.entries.append(Entry(message, written))
 
     def unanswered(self) -> Entry | None:
-        """What the rank waits for an answer to, if it does."""
+        """Return the message that the rank waits for an answer to; None if it waits for none."""
         entry = self.entries[-1] if self.entries else self.handled
         if entry is None or entry.is_answered or not (entry.message is None or isinstance(entry.message, _WAITING)):
             return None
@@ -84,11 +84,11 @@ class Inbox:
 
     @property
     def is_lost(self) -> bool:
-        """True if its process is gone, and nothing that it said is left to be heard."""
+        """True if the rank's process is gone, and none of its messages is left to handle."""
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
 
     def forward_output(self, until: Written | None = None) -> None:
-        """Let the caller's own streams have what the rank has written to its, until then if it is not all."""
+        """Copy the rank's output to the caller's own streams, all of it or up to `until`."""
         if self.ran_too_far:
             self.child.skip_output(until or Written(0, 0))
             return
@@ -99,6 +99,6 @@ class Inbox:
                 stream.flush()
 
     def answer(self, turn: object) -> None:
-        """Say something to the rank."""
-        with suppress(OSError):  # it is gone, as we shall see where we wait for what it says
+        """Send a value to the rank."""
+        with suppress(OSError):  # it is gone, which is noticed when its next message is read
             self.child.channel.send(turn)

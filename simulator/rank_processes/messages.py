@@ -1,7 +1,7 @@
-"""What travels between a rank's process and the coordinator, as frozen values.
+"""Messages between a rank's process and the coordinator, as frozen values.
 
-A rank sends `Ask` for each request, and `Say` for what it says to an answer that asks for more. Each is answered by one
-`Turn`, but those that stand under "not answered". `Ended` is a rank's last word. With each message goes how much the
+A rank sends `Ask` for each request, and `Say` for its reply to an answer that asks for more. Each is answered by one
+`Turn`, except the messages under "not answered". `Ended` is a rank's last message. Each message carries how much the
 rank has written by then (`rank_channel.py`).
 """
 
@@ -21,27 +21,27 @@ from ddpsim.simulator.runtime.threads import ThreadError
 
 
 class Ask(NamedTuple):
-    """A request of the thread that runs."""
+    """A request of the running thread."""
 
     request: Request
 
 
 class Say(NamedTuple):
-    """What the thread that runs says to the last answer."""
+    """The running thread's reply to the last answer."""
 
     reply: Reply | None
 
 
 class AwaitTurn(NamedTuple):
-    """The rank, which may run ahead, waits until it has the baton."""
+    """The rank, which may speculate, waits until it has the baton."""
 
 
 class CountTasks(NamedTuple):
-    """What number has the next thread that is started?"""
+    """Asks for the number of the next thread that is started."""
 
 
 class Watch(NamedTuple):
-    """Something hangs on the completion of a call from here on. Answered by `Seen`."""
+    """A future now depends on the completion of a call. Answered by `Seen`."""
 
     handle: int
 
@@ -56,7 +56,7 @@ class Tell(NamedTuple):
 
 
 class Post(NamedTuple):
-    """The thread that runs makes a call, and goes on."""
+    """The running thread makes a call, and continues."""
 
     handle: int
     call: Call
@@ -64,18 +64,18 @@ class Post(NamedTuple):
 
 
 class GiveUpRequest(NamedTuple):
-    """What the last answer asked for could not be done."""
+    """The rank could not do what the last answer asked for."""
 
 
 class Broke(NamedTuple):
-    """The machinery of a rank broke."""
+    """The simulator's own code failed in a rank."""
 
     error: BaseException
     is_bug: bool
 
 
 class Ended(NamedTuple):
-    """What came of a rank."""
+    """The result of a rank."""
 
     value: bytes
     """What its program returned, pickled; b"" for None."""
@@ -90,7 +90,7 @@ class Ended(NamedTuple):
 
 
 class Exits(NamedTuple):
-    """A rank is about to end its process by os._exit, with another status than 0."""
+    """A rank is about to end its process by os._exit, with a status other than 0."""
 
     site: Site
 
@@ -109,7 +109,7 @@ class Written(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a call, with the answer that lets its rank know."""
+    """The result of a call, sent with the answer that reports it to the rank."""
 
     error: Exception | None
     source: int | None
@@ -121,7 +121,7 @@ class Outcome(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A thread of the rank goes on."""
+    """Tells a thread of the rank to continue."""
 
     number: int | None
     """Its number; None for a rank that is over: it makes no request any more."""
@@ -145,6 +145,6 @@ class Count(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What came of a call, if its rank should know by now."""
+    """The result of a call, if its rank should have it by now."""
 
     outcome: Outcome | None

@@ -1,4 +1,4 @@
-"""A process that was forked, made the own one of a rank or a launcher; and what Python does at the end of one."""
+"""Turns a forked process into the own process of a rank or launcher, and does what Python does at its end."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
 
 
 def make_own_process(rank_config: RankConfig) -> None:
-    """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
+    """Release what the coordinator has open, and make sure that this process ends if the coordinator is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != rank_config.common.coordinator:  # killed in between
+    if os.getppid() != rank_config.common.coordinator:  # the coordinator was killed in between
         os._exit(1)
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +51,9 @@ def make_own_process(rank_config: RankConfig) -> None:
     _forget_what_the_caller_left_for_its_end()
     _read_from(os.devnull)
     for number, name, file in ((1, "stdout", rank_config.files.output), (2, "stderr", rank_config.files.errors)):
-        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # who opens it by the name /dev/stdout begins at its start
+        fcntl.fcntl(
+            file, fcntl.F_SETFL, os.O_APPEND
+        )  # a program that opens /dev/stdout by name begins at the start of the file
         os.dup2(file, number)
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, stream)
@@ -71,7 +73,7 @@ def make_own_process(rank_config: RankConfig) -> None:
 
 
 def _forget_what_the_caller_left_for_its_end() -> None:
-    """What is registered for the end of the coordinator is none of the rank's; what the rank registers is to run."""
+    """Drop the coordinator's exit handlers; those that the rank registers later do run."""
     atexit._clear()
     finalize: Any = weakref.finalize
     finalize._registry.clear()
@@ -85,7 +87,7 @@ def _forget_what_the_caller_left_for_its_end() -> None:
 
 
 def _read_from(path: str) -> None:
-    """Let standard input be a file: ranks cannot share a terminal."""
+    """Make standard input a file: ranks cannot share a terminal."""
     file = os.open(path, os.O_RDONLY)
     os.dup2(file, 0)
     os.close(file)
@@ -93,7 +95,7 @@ def _read_from(path: str) -> None:
 
 
 def _forget_the_callers_settings() -> None:
-    """A program imports, logs and warns as if Python had just started: the caller may be a session of pytest."""
+    """Import, log and warn as if Python had just started: the caller may be a pytest session."""
     sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith("_pytest.")]
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
@@ -104,7 +106,7 @@ def _forget_the_callers_settings() -> None:
 
 
 def _seed(rank_config: RankConfig) -> None:
-    """Let the random numbers of a rank begin at the same place in each run."""
+    """Give the random numbers of a rank the same start in each run."""
     seed = seed_of_torch = unlike_seed(rank_config.rank)
     if rank_config.common.start.is_alike:
         seed, seed_of_torch = START_SEED, DEFAULT_SEED
@@ -115,7 +117,7 @@ def _seed(rank_config: RankConfig) -> None:
 
 
 def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
-    """What a function finds, as on ranks that are threads: how every launcher tells a rank which one it is."""
+    """Return the environment of a function's rank, equal to that of ranks that are threads: rank and world size."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -127,7 +129,8 @@ def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
 
 
 def environment(rank: int, world_size: int) -> dict[str, str]:
-    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """Return the variables that torchrun sets on one node
+    (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     return {
         **environment_of_function(rank, world_size),
         "GROUP_RANK": "0",
@@ -147,7 +150,7 @@ def environment(rank: int, world_size: int) -> dict[str, str]:
 
 
 def end_executors_of_processes() -> None:
-    """What Python does before it runs what is registered for its end; threads of the simulation have ended already."""
+    """Do what Python does before it runs exit handlers; threads of the simulation have ended already."""
     register: Any = threading
     for call in reversed(register._threading_atexits):
         if _registered(call).__module__.startswith(_OF_PROCESSES):
@@ -155,12 +158,12 @@ def end_executors_of_processes() -> None:
 
 
 def _registered(call: Any) -> Any:
-    """The function that a call at Python's end was made of: a partial function, from Python 3.13 on a closure."""
+    """Return the function of an exit handler: it is in a partial function, from Python 3.13 on in a closure."""
     return call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
 
 
 def flush(*, has_own_files: bool = False) -> None:
-    """Let nothing stay in the streams of the process, nor in its own files, which Python closes at its end."""
+    """Flush the streams of the process, and its own files, which Python closes at its end."""
     # Those that are from before the fork are frozen: what the coordinator has not written yet is its own to write.
     everything = gc.get_objects() if has_own_files else []
     own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would ask what a proxy is for

@@ -1,8 +1,7 @@
-"""Tensors on their way: a rank puts what it brings to a call into memory that the coordinator shares.
+"""Tensors in transit: a rank copies what it passes to a call into memory that the coordinator shares.
 
 Each rank has an arena, a sparse file in memory that is mapped before the rank is forked, so pages cost only where they
-are used. What lies there is let go of when no call of the rank is open any more. Tensors that are not strided travel
-pickled.
+are used. An arena is emptied when no call of its rank is open any more. Tensors that are not strided travel pickled.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Piece(NamedTuple):
-    """Where a tensor lies in an arena, contiguously."""
+    """The place of a tensor in an arena, where it is contiguous."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -38,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A `Payload` on its way."""
+    """A `Payload` in transit."""
 
     inputs: tuple[Piece | Tensor, ...]
     outputs: tuple[Piece | Tensor, ...] | None
@@ -52,7 +51,7 @@ class Arena:
     """The memory that one rank shares with the coordinator. Made before the fork; the rank fills it, both read it."""
 
     def __init__(self, size: int = ARENA_BYTES, *, file: int | None = None) -> None:
-        """In a file in memory, if one is given. Raises OSError if the system has no address space left."""
+        """Map the arena, in `file` if one is given. Raises OSError if the system has no address space left."""
         if file is None:
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         else:
@@ -62,18 +61,18 @@ class Arena:
         self._top = 0
 
     def close(self) -> None:
-        """Let go of the memory; tensors that still lie in it keep it."""
+        """Release the memory; tensors that still lie in it keep it alive."""
         with suppress(BufferError):
             self._memory.close()
 
     def clear(self) -> None:
-        """Nothing is under way any more."""
+        """Free all space: no call of the rank is open any more."""
         if self._top > _KEPT_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, 0, -(-self._top // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._top = 0
 
     def place(self, tensor: Tensor) -> Piece | Tensor:
-        """Make room for a tensor, without its content; one that is not strided is its own piece."""
+        """Reserve space for a tensor, without copying it; a tensor that is not strided is its own piece."""
         if tensor.layout is not torch.strided:
             return tensor.detach()
         size = tensor.numel() * tensor.element_size()
@@ -86,7 +85,7 @@ class Arena:
         return piece
 
     def view(self, piece: Piece | Tensor) -> Tensor:
-        """The tensor that lies there."""
+        """Return the tensor at this place."""
         if isinstance(piece, Tensor):
             return piece
         dtype, shape, offset = piece
@@ -100,7 +99,7 @@ class Arena:
     # --- parcels ------------------------------------------------------------------------------------------------------
 
     def pack(self, payload: Payload) -> Parcel:
-        """Copy what a rank brings to a call."""
+        """Copy the tensors that a rank passes to a call."""
         with torch.no_grad():
             inputs = tuple([self._put(tensor) for tensor in payload.inputs])
             if payload.outputs is payload.inputs:
@@ -117,13 +116,13 @@ class Arena:
         return piece
 
     def unpack(self, parcel: Parcel) -> Payload:
-        """What a rank brings to a call, as tensors of the coordinator's."""
+        """Return the tensors that a rank passes to a call, as the coordinator's tensors."""
         inputs = [self.view(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.view(piece) for piece in parcel.outputs]
         return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
 
     def take(self, payload: Payload, parcel: Parcel, left: Any) -> None:
-        """Copy what a rank takes from a call into its own tensors, as a backend writes memory."""
+        """Copy the result of a call into the rank's own tensors, as a backend writes memory."""
         pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
         left = left or {}
         with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
@@ -137,7 +136,7 @@ _GATHERED = -1
 
 
 def left_over(payload: Payload) -> dict[int, Tensor] | None:
-    """What the coordinator's tensors hold of a call that lies in no arena."""
+    """Return those of the coordinator's tensors of a call that lie in no arena."""
     left = {index: tensor for index, tensor in enumerate(payload.outputs) if tensor.layout is not torch.strided}
     if payload.gathered:
         left[_GATHERED] = payload.gathered[0]

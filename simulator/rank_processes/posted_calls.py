@@ -1,4 +1,4 @@
-"""The calls that ranks have made, with their data in shared memory, until a transport has moved it."""
+"""The calls that ranks have made, with their data in shared memory, until a transport has moved the data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Posted:
 
 
 class PostedCalls:
-    """Those of all ranks."""
+    """The posted calls of all ranks."""
 
     def __init__(self, inboxes: Sequence[Inbox], move_data: MoveData) -> None:
         self._inboxes = inboxes
@@ -39,12 +39,12 @@ class PostedCalls:
         """By rank and handle."""
 
     def add(self, rank: int, handle: int, call: Call, parcel: Parcel) -> None:
-        """A rank has made a call."""
+        """Record a call that a rank has made."""
         self._posted[rank, handle] = _Posted(call, parcel)
         self._inboxes[rank].last_posted = handle
 
     def move(self, move: Move) -> Moved:
-        """Move the data of calls that have met, and note for each rank what came of its call."""
+        """Move the data of calls that have met, and record the result for each rank."""
         posted = [self._posted.pop(name) for name in move.calls]
         for (rank, _), each in zip(move.calls, posted, strict=True):
             each.payload = self._inboxes[rank].child.arena.unpack(each.parcel)

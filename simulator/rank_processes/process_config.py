@@ -15,7 +15,7 @@ from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 
 class ProcessConfig(NamedTuple):
-    """What all ranks of an execution have in common."""
+    """The values that all ranks of an execution have in common."""
 
     coordinator: int
     """Its process."""

@@ -1,4 +1,4 @@
-"""One execution whose ranks are processes: forked, run, and told what came of them."""
+"""One execution whose ranks are processes: forks them, runs them, and collects their results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProcessRun:
         self._coordinator: Coordinator
 
     def run(self) -> None:
-        """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
+        """Run to the end. Raises UsageError if the system has no processes left, and any internal error."""
         check_system(self._config.world_size, forks_from_here=not self._config.is_program)
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)
@@ -81,7 +81,7 @@ class ProcessRun:
 
     @property
     def went_through(self) -> bool:
-        """True if each rank returned, or one raised: no rank would wait for ever."""
+        """True if each rank returned or one raised: then no rank would wait forever."""
         return bool(self._coordinator.raisers) or self._kernel.run.life.ending is Ending.FINISHED
 
     @property

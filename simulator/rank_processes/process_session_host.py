@@ -1,4 +1,4 @@
-"""What is around a debugger in a rank that is a process: the coordinator has the terminal, and knows of the others."""
+"""Connects a debugger in a rank's process to the coordinator, which has the terminal and knows the other ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class ProcessSessionHost:
-    """Of one rank."""
+    """The connection of one rank."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
         """`await_turn` waits until the rank has the baton, if it may run ahead."""
@@ -49,7 +49,7 @@ class ProcessSessionHost:
         self._process = os.getpid()
 
     def who(self) -> str:
-        """The rank, or the thread of one, that runs here; "" elsewhere."""
+        """Return the name of the rank, or of its thread, that runs here; "" elsewhere."""
         me = self._me()
         return "" if me is None else str(me)
 
@@ -103,7 +103,7 @@ class ProcessSessionHost:
     # --- all ranks ----------------------------------------------------------------------------------------------------
 
     def tell(self, topic: Topic, argument: str) -> str:
-        """What is to be said of all ranks."""
+        """Return information on all ranks."""
         return self._told(Tell(topic, argument, stack_text(self._frame)))
 
     def _told(self, asked: Tell | Direct) -> str:
@@ -116,13 +116,13 @@ class ProcessSessionHost:
     # --- other ranks --------------------------------------------------------------------------------------------------
 
     def visit(self, rank: int) -> Visited:
-        """Let a debugger look into another rank, in its process."""
+        """Open a debugger in another rank, in its process."""
         visited: Visited | None = self._own_channel.exchange(VisitRank(rank))
         self._check(is_over=visited is None)
         return visited or Visited()
 
     def heed(self, asked: Look | Breakpoints) -> None:
-        """Do what a debugger in another rank asks for, while this one waits for an answer."""
+        """Serve a debugger in another rank, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             put(asked)
             self._breakpoints = asked
@@ -144,7 +144,7 @@ class ProcessSessionHost:
     # --- breakpoints --------------------------------------------------------------------------------------------------
 
     def share_breakpoints(self) -> None:
-        """Let the breakpoints of this process hold in all ranks."""
+        """Set the breakpoints of this process in all ranks."""
         if (now := breakpoints()) != self._breakpoints:
             self._breakpoints = now
             self._own_channel.send(now)
@@ -160,7 +160,7 @@ class ProcessSessionHost:
     # --- going on -----------------------------------------------------------------------------------------------------
 
     def direct(self, command: str) -> str:
-        """Say how the run is to go on."""
+        """Choose how the run continues."""
         return self._told(Direct(command))
 
     def begin(self) -> None:

@@ -23,7 +23,7 @@ _ALL = Written(sys.maxsize, sys.maxsize)
 
 
 class RankChannel:
-    """What a rank says to the coordinator and hears from it."""
+    """Sends messages of a rank to the coordinator, and receives its answers."""
 
     def __init__(self, channel: Channel, rank: int, files: Files) -> None:
         self._channel = channel
@@ -39,7 +39,7 @@ class RankChannel:
         """
 
     def send(self, value: Any) -> None:
-        """Say something that is not answered."""
+        """Send a message that is not answered."""
         if os.getpid() != self._process:
             line = (
                 f"a process that rank {self._rank} has forked communicates, expected the rank alone: "
@@ -60,7 +60,7 @@ class RankChannel:
             return _ALL
 
     def receive(self) -> Any:
-        """Wait for what the coordinator says; where it is gone there is nobody to run for."""
+        """Wait for a message of the coordinator; if the coordinator is gone, the rank ends."""
         before, self.is_in_use = self.is_in_use, True
         try:
             while isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
@@ -72,7 +72,7 @@ class RankChannel:
             self.is_in_use = before
 
     def exchange(self, value: Any) -> Any:
-        """Say something, and wait for the answer."""
+        """Send a message, and wait for the answer."""
         before, self.is_in_use = self.is_in_use, True  # also from one to the other
         try:
             self.send(value)
@@ -82,10 +82,10 @@ class RankChannel:
 
 
 class Signals:
-    """Holds back the signals of a program while a request is under way.
+    """Holds back the signals of a program while a request is in progress.
 
-    A handler of the program's may ask for something itself, or raise: in the middle of a request it would be taken for
-    a part of that. So it runs as soon as the request is served, as it would after a call into native code.
+    A handler of the program may make a request itself, or raise: in the middle of a request that would be taken for a
+    part of it. So the handler runs as soon as the request is served, as it would after a call into native code.
     """
 
     def __init__(self) -> None:

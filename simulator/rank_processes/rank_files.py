@@ -1,4 +1,4 @@
-"""The files in memory by which a rank's process tells what is no message: its output, and where it stands."""
+"""The files in memory that a rank writes outside its messages: its output, and its current stack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BROKEN = b"broken:"
 
 
 def end_broken(file: int, error: BaseException, where: str) -> NoReturn:
-    """End this process because of an error of ours. The report of it goes into the file in memory."""
+    """End this process because the simulator's own code failed. The report goes into the file in memory."""
     try:
         os.ftruncate(file, 0)
         os.pwrite(file, _BROKEN + str(internal_error(error, where)).encode(errors="replace"), 0)
@@ -62,12 +62,12 @@ def check_broken(file: int) -> None:
 
 
 def write_stack(file: int, told: StackTold) -> None:
-    """Write where a rank stands."""
+    """Write the current stack of a rank."""
     os.pwrite(file, _PICKLED + pickle.dumps(told), 0)
 
 
 def read_stack(file: int) -> StackTold | None:
-    """Where a rank stands; None if it has not said so yet."""
+    """Return the current stack of a rank; None if it has not written one yet."""
     data = os.pread(file, 1 << 20, 0)
     if data.startswith(_PICKLED):
         try:

@@ -60,7 +60,7 @@ def main(rank_config: RankConfig) -> NoReturn:
 
 
 def leave_program(kernel: RemoteKernel) -> None:
-    """Leave the program of the rank, wherever it stands: the execution is over, and the rank did not notice."""
+    """Leave the rank's program at any point: the execution has ended, and the rank did not notice."""
     if kernel.interrupt():
         raise RankUnwound
 
@@ -151,7 +151,7 @@ class _RankProcess:
         return self._kernel.run.life.failure
 
     def run(self) -> None:
-        """Run the program, and say what came of it."""
+        """Run the program, and send its result."""
         host = self._host
         me = host.ranks[0].main
         me.thread, me.ident = threading.current_thread(), threading.get_ident()
@@ -210,14 +210,14 @@ class _RankProcess:
             replaced.put_back()
 
     def _await_turn(self) -> None:
-        """Before the rank touches what it shares with others."""
+        """Wait for the baton before the rank touches what it shares with others."""
         if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
 
     def _listen(self) -> None:
-        """Heed the signals of the coordinator."""
+        """Handle the signals of the coordinator."""
         stack = self._rank_config.files.stack
 
         def tell_stack(*arguments: object) -> None:
@@ -263,7 +263,7 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """An error as it is where it can travel, else one of its name and text."""
+    """Pickle an error; if it does not pickle, pickle an error with its name and text."""
     try:
         data = packed(error)
         unpacked(data)

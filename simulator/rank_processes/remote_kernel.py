@@ -75,7 +75,7 @@ class _Life(Life):
 
 
 class RemoteRun:
-    """The execution, as of the last answer."""
+    """The state of the execution, as of the last answer."""
 
     def __init__(self, rank: int, channel: RankChannel, *, is_observed: bool) -> None:
         record = RankRecord(rank)
@@ -88,13 +88,13 @@ class RemoteRun:
 
     @property
     def started(self) -> int:
-        """The number of the next task, which other ranks count on, too: so it is asked for."""
+        """The number of the next task. It counts tasks of all ranks, so the coordinator is asked for it."""
         number: int = self._own_channel.exchange(CountTasks()).number
         return number
 
 
 class RemoteKernel:
-    """The kernel of the execution that the rank of this process belongs to."""
+    """Takes the place of the kernel in a rank's process: sends requests to the coordinator, and receives answers."""
 
     def __init__(self, channel: RankChannel, rank: int, arena: Arena, *, is_observed: bool) -> None:
         self.run = RemoteRun(rank, channel, is_observed=is_observed)
@@ -166,7 +166,7 @@ class RemoteKernel:
         return not self._is_interrupted
 
     def reply(self, said: Reply | None) -> Answer:
-        """Go on with the running thread's request."""
+        """Continue the request of the running thread."""
         return self._taken() if self._answers else self._next(Say(said))
 
     def drop(self) -> None:
@@ -177,7 +177,7 @@ class RemoteKernel:
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
-        """A thread of the rank has the baton."""
+        """Resume a thread of the rank, which has the baton now."""
         self._running = task
         return self._taken()
 

@@ -1,4 +1,4 @@
-"""The signals by which the coordinator speaks to a rank that runs: real-time ones, which no program uses for itself."""
+"""The signals that the coordinator sends to a running rank: real-time signals, which programs do not use."""
 
 import signal
 import threading

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def packed(value: Any) -> bytes:
-    """A value as it travels. Raises what pickle does for one that cannot."""
+    """Pickle a value. Raises pickle's error if it does not pickle."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Looks after a rank that has been let go on and says nothing: limits of wall time, and ranks that do not come back."""
+"""Watches a running rank that sends no message: limits of wall time, and ranks that are stuck."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Watchdog:
         """When each rank was interrupted, which it is once: one that clings to its program is killed."""
 
     def look(self, me: Task, child: Child, since: float) -> None:
-        """A rank has said nothing for a while; its turn began at `since`."""
+        """Check the limits for a rank that has sent nothing for a while; its turn began at `since`."""
         now = self.clock.now()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self._check_limits(me, child, since, now)
@@ -46,7 +46,9 @@ class Watchdog:
     def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
-        if now - self._looked_at > _LATE_SECONDS:  # who looks late has not seen it wait: all may have stood still
+        if (
+            now - self._looked_at > _LATE_SECONDS
+        ):  # a late check has not seen the rank wait: the whole machine may have paused
             self._seen_at += now - self._looked_at
         self._looked_at = now
         if turn != self._seen[0] or self._computes(cpu) or child.has_children():

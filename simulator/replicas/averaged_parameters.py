@@ -21,7 +21,7 @@ from ddpsim.simulator.transport.modes import without_modes
 
 
 class _Summed:
-    """A parameter, and what its call made of it."""
+    """A parameter, and the result of its all_reduce."""
 
     def __init__(self, parameter: Named, pending: Pending, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -54,19 +54,19 @@ class Average(NamedTuple):
 
 
 class AveragedParameters:
-    """Those of one rank."""
+    """The averaged parameters of one rank."""
 
     def __init__(self) -> None:
         self._summed: dict[int, _Summed] = {}
         """By the id of the parameter: its latest call."""
 
     def note(self, parameter: Named, pending: Pending, moved: Tensor) -> None:
-        """The program brings a parameter to a call; `moved` is what the call works on."""
+        """Record that the program passes a parameter to a call; `moved` is the tensor that the call works on."""
         self._summed.pop(id(parameter.tensor), None)
         self._summed[id(parameter.tensor)] = _Summed(parameter, pending, moved)
 
     def taken(self) -> Mapping[str, Average]:
-        """The replicas by group, at the moment before they are trained on; nothing is known of them any more."""
+        """Return the replicas by group, just before they are trained on, and forget them."""
         by_group: dict[str, list[_Summed]] = {}
         for each in self._summed.values():
             by_group.setdefault(each.pending.call.group, []).append(each)

@@ -1,4 +1,4 @@
-"""How much the programs of ranks bring to calls of their own, so that an average of parameters is known for one."""
+"""Counts the elements that each rank's program passes to its own calls, so that parameter averaging is recognised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.runtime.host import Pending
 
 
 class CommunicatedElements:
-    """Elements of tensors, by rank."""
+    """Counts of tensor elements, by rank."""
 
     def __init__(self) -> None:
         self._elements: Counter[int] = Counter()
@@ -20,5 +20,5 @@ class CommunicatedElements:
         self._elements[call.rank] += sum([prod(shape) for shape in call.signature.shapes])
 
     def by(self, rank: int) -> int:
-        """All that a rank's program has brought so far."""
+        """Return the number of elements that a rank's program has passed to its calls so far."""
         return self._elements[rank]

@@ -28,17 +28,17 @@ Of = Callable[[Named], Tensor | None]
 
 
 def gradient_of(parameter: Named) -> Tensor | None:
-    """Its gradient."""
+    """Return the gradient of a parameter."""
     return parameter.tensor.grad
 
 
 def value_of(parameter: Named) -> Tensor | None:
-    """Itself."""
+    """Return the parameter itself."""
     return parameter.tensor
 
 
 class FlatGradients:
-    """What one rank brought to one call, as all gradients of a module, or all of its parameters."""
+    """A flat tensor that one rank passed to a call: all gradients of a module, or all of its parameters."""
 
     def __init__(
         self, pending: Pending, tensor: Tensor, parameters: Sequence[Named], before: Tensor, of: Of = gradient_of
@@ -102,14 +102,14 @@ def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
 
 
 def _together(parameters: Sequence[Named], of: Of) -> Tensor | None:
-    """Their gradients one after the other; None if one has none, or one that cannot be read."""
+    """Concatenate the gradients; None if one is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
     found = [each for each in gradients if each is not None and _is_plain(each)]
     return torch.cat([each.reshape(-1) for each in found]) if len(found) == len(gradients) else None
 
 
 def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
-    """True if the gradients are parts of a tensor, one after the other."""
+    """True if the gradients are consecutive parts of a tensor."""
     address = tensor.data_ptr()
     for each in parameters:
         gradient = of(each)
@@ -120,7 +120,7 @@ def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
 
 
 def _written(parameters: Sequence[Named], of: Of) -> list[tuple[int, int]]:
-    """Other numbers once a gradient was written to, or replaced."""
+    """Return version numbers that change once a gradient is written to, or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
 

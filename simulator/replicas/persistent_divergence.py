@@ -22,7 +22,7 @@ _Key = tuple[WrapperKey, Code]
 
 @dataclass(slots=True)
 class _Divergence:
-    """From where parameters differ until they are equal again."""
+    """A period from when parameters differ until they are equal again."""
 
     elements: int
     """How many differed at first."""
@@ -32,7 +32,7 @@ class _Divergence:
 
 
 class PersistentDivergences:
-    """Those of one execution."""
+    """The periods of divergence of one execution."""
 
     def __init__(self, found: Mapping[_Key, Finding]) -> None:
         """`found` are the findings of optimizer steps."""
@@ -43,7 +43,7 @@ class PersistentDivergences:
         self._later: dict[_Key, Finding] = {}
 
     def apart(self, key: WrapperKey, elements: int, communicated: int) -> None:
-        """Parameters differ."""
+        """Record that parameters differ."""
         divergence = self._divergences.get(key)
         if divergence is None:
             self._divergences[key] = _Divergence(elements, communicated)
@@ -51,7 +51,7 @@ class PersistentDivergences:
             divergence.moments += 1
 
     def equal(self, key: WrapperKey, communicated: int) -> bool:
-        """All parameters are equal. True if the program has averaged them since they differed."""
+        """Record that all parameters are equal. True if the program has averaged them since they differed."""
         divergence = self._divergences.get(key)
         if divergence is None or communicated - divergence.communicated < divergence.elements:
             return False
@@ -60,20 +60,20 @@ class PersistentDivergences:
         return True
 
     def is_average_due(self, key: WrapperKey) -> bool:
-        """True if ranks are apart no longer than they were before an average."""
+        """True if the parameters have differed no longer than they did before an earlier average."""
         divergence = self._divergences.get(key)
         return divergence is not None and divergence.moments <= self._longest.get(key, 0)
 
     def differs(self, key: WrapperKey, finding: Finding) -> None:
-        """At a moment that is no optimizer step."""
+        """Record a difference at a time that is no optimizer step."""
         self._later.setdefault((key, finding.code), finding)
 
     def agrees(self, key: WrapperKey, code: Code) -> None:
-        """They are equal by now."""
+        """Record that the replicas are equal by now."""
         self._later.pop((key, code), None)
 
     def findings(self) -> list[Finding]:
-        """Further findings. Parameters that differ say more than their gradients."""
+        """Return further findings. Those on parameters come before those on their gradients, which say less."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
         parameters_found |= {
             key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS and not self.is_average_due(key)

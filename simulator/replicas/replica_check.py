@@ -77,7 +77,7 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a wrapper is."""
+    """The progress of a wrapper."""
 
     size: int
     """Of its group."""
@@ -135,9 +135,9 @@ class Replicas:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def module_runs(self, module: Any, arguments: Any) -> None:
-        """A module, any at all, begins its forward.
+        """Any module begins its forward.
 
-        The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
+        This is torch's hook for all modules, as a hook of the inner module itself would be copied and pickled with it.
         """
         if (
             torch.compiler.is_compiling()
@@ -165,7 +165,7 @@ class Replicas:
             self._has_trained.add(wrapper.key)
 
     def moved(self, wrapper: Wrapper) -> None:
-        """A wrapper's rank has joined the others, or they have met at the end of a join."""
+        """A wrapper's rank ran out of input and joins, or the ranks have met at the end of a join."""
         self._notice(
             WrapperProgress(
                 wrapper.key, wrapper.rank, wrapper.step, wrapper.aligned_step, wrapper.is_joined, wrapper.reduced
@@ -173,7 +173,7 @@ class Replicas:
         )
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward has begun, or another engine tells of one."""
+        """A synchronising forward has begun, or another engine reports one."""
         self.moved(wrapper)
         self.was_made(wrapper)
         if wrapper.inner is not None:
@@ -183,7 +183,7 @@ class Replicas:
                 self._forward_begins(wrapper, parameters)
 
     def was_made(self, wrapper: Wrapper) -> None:
-        """A wrapper can tell its inner module."""
+        """The construction of a wrapper is complete: its inner module is known."""
         if wrapper.inner is not None and wrapper not in self._progress:
             self._progress[wrapper] = _Progress(int(wrapper.module.process_group.size()))
             self._wrappers.watch_backward(wrapper)
@@ -206,7 +206,7 @@ class Replicas:
         self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer, any at all, is about to use gradients."""
+        """Any optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
             self._by_hand.step_begins(rank, parameters_of(optimizer))
 
@@ -276,7 +276,7 @@ class Replicas:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
     def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
-        """The inner module runs past the wrapper."""
+        """The inner module runs without its wrapper."""
         wrapper.look()
         if not is_training and not wrapper.is_joined:
             moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")

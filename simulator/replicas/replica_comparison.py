@@ -1,4 +1,4 @@
-"""Replicas side by side at one moment: who agrees with whom, and where they differ first."""
+"""Compares the replicas of all ranks at one point in time: which ranks agree, and where replicas differ first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SIDES = 8
 
 
 class Group:
-    """Ranks with equal replicas, and a copy of what they have."""
+    """Ranks with equal replicas, and a copy of their tensors."""
 
     __slots__ = ("ranks", "tensors")
 
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(slots=True)
 class Comparison:
-    """All ranks' replicas at one moment."""
+    """The replicas of all ranks at one point in time."""
 
     groups: list[Group] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def ranks(self) -> Collection[int]:
-        """The ranks that have come."""
+        """The ranks whose replicas have been added."""
         return self.sites.keys()
 
     @property
@@ -70,7 +70,7 @@ class Comparison:
         communicated: int = 0,
         in_any_order: bool = False,
     ) -> None:
-        """Put a rank to those that it agrees with; `in_any_order`, if it has the same tensors at other places, too."""
+        """Add a rank to the group that it agrees with; with `in_any_order`, the order of the tensors may differ."""
         self.sites[rank] = site
         self.communicated = max(self.communicated, communicated)
         for group in self.groups:
@@ -112,13 +112,13 @@ def _is_reordered(first: dict[str, Named], second: Sequence[Named], tolerance: f
 
 
 def elements_apart(first: dict[str, Named], second: dict[str, Named], tolerance: float) -> int:
-    """How many elements the parameters have that differ."""
+    """Count the elements of the parameters that differ."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
     return sum(mine.numel() for mine, other in both if not _equal(mine, other, tolerance))
 
 
 def first_position(names: Sequence[Sequence[str]]) -> int | None:
-    """Where lists of names differ first."""
+    """Return the first position at which lists of names differ."""
     longest = max(len(own) for own in names)
     return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
 
@@ -143,7 +143,7 @@ def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def value_at(named: Named | None, index: tuple[int, ...]) -> str:
-    """One element in words; the whole tensor where no index is known."""
+    """Return one element as text; the whole tensor if no index is known."""
     if named is None:
         return "nothing of this name"
     tensor = named.tensor

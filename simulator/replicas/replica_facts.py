@@ -12,7 +12,7 @@ from ddpsim.simulator.replicas.replica_tensors import Named
 
 
 class StepInputs(NamedTuple):
-    """What an optimizer step of one rank was made of; equal texts stand for equal tensors."""
+    """The inputs of one rank's optimizer step, as fingerprints; equal texts stand for equal tensors."""
 
     start: tuple[str, ...]
     """The parameters when the step's forward began."""
@@ -20,7 +20,7 @@ class StepInputs(NamedTuple):
 
 
 class ReplicaSample(NamedTuple):
-    """One replica, at a moment at which it should be equal to the others."""
+    """One replica, at a time when it should be equal to the others."""
 
     key: WrapperKey
     rank: int
@@ -45,7 +45,7 @@ class ReplicaSample(NamedTuple):
 
 
 class WrapperProgress(NamedTuple):
-    """How far a wrapper is on one rank."""
+    """The progress of a wrapper on one rank."""
 
     key: WrapperKey
     rank: int
@@ -64,7 +64,7 @@ class WrapperProgress(NamedTuple):
 
 
 class FinalParameters(NamedTuple):
-    """A rank's program returned, and its models' parameters were these."""
+    """The parameters of a rank's models when its program returned."""
 
     rank: int
     left: Sequence[tuple[WrapperKey, Sequence[Named]]]

@@ -76,7 +76,7 @@ class ReplicaJudge:
     # --- what ranks notice --------------------------------------------------------------------------------------------
 
     def take(self, fact: ReplicaFact) -> None:
-        """A rank has noticed it."""
+        """Process a fact that a rank has noticed."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
         elif isinstance(fact, ReplicaSample):
@@ -126,7 +126,7 @@ class ReplicaJudge:
         return tuple(self._progress.get(key, {}).values())
 
     def findings(self) -> Sequence[Finding]:
-        """What was found: for each wrapper the first divergence of parameters and of buffers."""
+        """Return the findings: for each wrapper the first divergence of parameters and of buffers."""
         for key, comparisons in self._open.items():
             for moment in sorted(comparisons):
                 self._judge(key, moment, comparisons[moment])

@@ -1,4 +1,4 @@
-"""What of one replica is compared with the others: parameters, buffers and optimizer state, by name."""
+"""The tensors of one replica that are compared with other ranks: parameters, buffers and optimizer state, by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Named(NamedTuple):
     is_state: bool = False
 
     def __reduce__(self) -> tuple[type[Named], tuple[Any, ...]]:
-        """To another process it goes without its graph, and without the storage that it is a part of."""
+        """Pickle the tensor without its graph, and without the rest of the storage that it is a part of."""
         return Named, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 
 
@@ -51,7 +51,7 @@ def buffers_in(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
 
 
 def state_of(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
-    """What an optimizer keeps of these parameters in their shape."""
+    """Return the optimizer state of these parameters that has their shape."""
     return [
         Named(f"{key} of {name}", _dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
         for name, parameter, *_ in parameters
@@ -66,7 +66,7 @@ def gradients_of(parameters: Sequence[Named], own: Container[int]) -> list[Tenso
 
 
 def gradients_in(parameters: Sequence[Named]) -> list[Named]:
-    """The gradients that there are."""
+    """Return the gradients that exist."""
     return [
         Named(f"gradient of {name}", _dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
         for name, parameter, *_ in parameters

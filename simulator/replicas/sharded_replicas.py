@@ -34,7 +34,7 @@ _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
 
 
 class _Replica(NamedTuple):
-    """What a rank has in common with those of one group."""
+    """What a rank has in common with the ranks of one group."""
 
     group: Any
     is_beside: bool
@@ -43,7 +43,7 @@ class _Replica(NamedTuple):
 
 
 class ShardedReplicas:
-    """Watches one execution for them."""
+    """Compares the replicated DTensors of one execution."""
 
     def __init__(self, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
         self._notice = notice

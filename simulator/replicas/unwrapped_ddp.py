@@ -39,7 +39,7 @@ _LOOKS = 64
 
 
 class _Replicated(NamedTuple):
-    """What one group of a rank has reduced."""
+    """The parameters whose gradients one group of a rank has reduced."""
 
     size: int
     latest: Pending
@@ -49,7 +49,7 @@ class _Replicated(NamedTuple):
 
 
 class _Rank:
-    """What is known of one rank."""
+    """The known facts about one rank."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
@@ -72,7 +72,7 @@ class _Rank:
 
 
 class HandReduced:
-    """Watches one execution for them."""
+    """Compares the replicas of models that have no wrapper, for one execution."""
 
     def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
         self._wrappers = wrappers
@@ -139,7 +139,7 @@ class HandReduced:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _learn(self, rank: int, mine: _Rank, module: Module) -> None:
-        """A module that is inside none that ran before it."""
+        """Record a module that is inside none that ran before it."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
         wrapped = {id(each) for wrapper in self._wrappers.of_rank(rank) for each in (wrapper.module, wrapper.inner)}
@@ -147,13 +147,13 @@ class HandReduced:
             mine.roots.append(ref(module))
 
     def _find_applied(self, mine: _Rank) -> None:
-        """Look whether gradients hold by now what flat tensors brought."""
+        """Check whether gradients now hold the results of calls on flat tensors."""
         for each in [each for each in mine.awaited if each.is_applied()]:
             mine.awaited.remove(each)
             self._are_replicas(mine, each.pending, each.parameters)
 
     def _are_replicas(self, mine: _Rank, pending: Pending, found: Sequence[Named]) -> None:
-        """The gradients of these parameters were reduced by a call."""
+        """Record that a call reduced the gradients of these parameters."""
         group = pending.call.group
         if found:
             before = mine.replicated.get(group)
@@ -243,7 +243,7 @@ class HandReduced:
 
 
 def _brought(pending: Pending) -> Sequence[Tensor]:
-    """The rank's own tensors."""
+    """Return the rank's own tensors of a call."""
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs

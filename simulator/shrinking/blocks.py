@@ -33,7 +33,7 @@ def _parted(count: int, parts: int) -> Iterator[range]:
 
 
 def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """The values without a block of them."""
+    """Yield the values without one block of them."""
     for block in blocks(len(values)):
         yield (*values[: block.start], *values[block.stop :])
 
@@ -48,12 +48,12 @@ def fewer_of(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
 def with_one_simpler(
     values: Sequence[Value], simpler: Callable[[Value], Iterable[Value]]
 ) -> Iterator[tuple[Value, ...]]:
-    """The values with one of them simpler."""
+    """Yield the values with one of them simpler."""
     for index, value in enumerate(values):
         for other in simpler(value):
             yield (*values[:index], other, *values[index + 1 :])
 
 
 def smaller_numbers(number: int, least: int = 1) -> list[int]:
-    """The least, half of the number and one less, as far as they are smaller."""
+    """Yield the least number, half of the number, and one less, as far as they are smaller."""
     return sorted({each for each in (least, number // 2, number - 1) if least <= each < number})

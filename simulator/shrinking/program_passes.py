@@ -44,7 +44,7 @@ def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
 
 
 def other_groups(program: Program) -> Iterator[Program]:
-    """With the calls of a group in the default one or in another, in place of that group."""
+    """Move the calls of a group to the default group or another one."""
     for group in program.groups:
         others = tuple(other for other in program.groups if other is not group)
         for name in (DEFAULT, *(other.name for other in others)):

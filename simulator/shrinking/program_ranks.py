@@ -14,9 +14,9 @@ from ddpsim.simulator.shrinking.blocks import fewer_of
 
 
 def fewer_ranks(program: Program) -> Iterator[Program]:
-    """Without a block of ranks; of few ranks, only two or three.
+    """Remove a block of ranks; of few ranks, keep only two or three.
 
-    What names a rank that is gone is left out, or names another rank instead.
+    A step that names a removed rank is left out, or names another rank instead.
     """
     for kept in fewer_of(range(program.world_size)):
         if kept:
@@ -27,9 +27,9 @@ def fewer_ranks(program: Program) -> Iterator[Program]:
 
 
 def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
-    """The program of some of its ranks, in ascending order.
+    """Reduce a program to some of its ranks, in ascending order.
 
-    Where a peer or a root is gone, `stand_in` takes its place; if it is None, the message is left out, and the first
+    If a peer or a root is removed, `stand_in` takes its place; if it is None, the message is left out, and the first
     member is the root.
     """
     members = members_of(program)

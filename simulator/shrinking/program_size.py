@@ -1,4 +1,4 @@
-"""How large a program is, and what is plain in it."""
+"""Measures the size of a program, and defines which values are plain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def size_of(program: Program) -> Size:
 
 
 def _late_waits(steps: tuple[Step, ...]) -> int:
-    """How many waits do not follow their call at once."""
+    """Count the waits that do not follow their call at once."""
     before = (None, *steps)
     return sum(
         isinstance(step, Wait) and not (isinstance(previous, Issue) and previous.name == step.name)

@@ -40,13 +40,13 @@ def truncated(choices: Choices) -> Iterator[Choices]:
 
 
 def zeroed(choices: Choices) -> Iterator[Choices]:
-    """With the default in place of a block of switches."""
+    """Replace a block of switches by the default choice."""
     for kept in without_a_block(_switches(choices)):
         yield stripped(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 
 
 def zeroed_in_pairs(choices: Choices) -> Iterator[Choices]:
-    """With the default in place of any two switches."""
+    """Replace any two switches by the default choice."""
     switches = _switches(choices)
     pairs = [(one, other) for index, one in enumerate(switches) for other in switches[:index]]
     for pair in pairs[:_MOST_SINGLE]:
@@ -79,19 +79,19 @@ def regrouped(choices: Choices) -> Iterator[Choices]:
 
 
 def single(choices: Choices) -> Iterator[Choices]:
-    """One switch in place of all, the earliest first."""
+    """Replace all switches by one, the earliest first."""
     for index in range(min(len(choices), _MOST_SINGLE)):
         for choice in range(1, max(_LEAST_LARGEST, *choices) + 1):
             yield (*(0,) * index, choice)
 
 
 def shortened(choices: Choices) -> Iterator[Choices]:
-    """Without a block of choices, so that those behind it come earlier."""
+    """Remove a block of choices, so that later ones come earlier."""
     yield from map(stripped, without_a_block(choices))
 
 
 def smaller(choices: Choices) -> Iterator[Choices]:
-    """With 1 in place of one choice, or half of it, or one less."""
+    """Replace one choice by 1, by half of it, or by one less."""
     return with_one_simpler(choices, smaller_numbers)
 
 

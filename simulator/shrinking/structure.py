@@ -34,17 +34,17 @@ Table: TypeAlias = "Mapping[type, Mapping[str, Row]]"
 
 
 class Structure:
-    """Passes over values of which a table says what is plain."""
+    """Shrinking passes over values; a table says which values are plain."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def fewer(self, value: Value) -> Iterator[Value]:
-        """Without a block of one of its tuples or mappings."""
+        """Remove a block of one of the value's tuples or mappings."""
         return self._anywhere(value, (), _fewer)
 
     def plainer(self, value: Value) -> Iterator[Value]:
-        """With one number or word plainer."""
+        """Make one number or word plainer."""
         return self._anywhere(value, (), _plainer)
 
     def alike(self, value: Value) -> Iterator[Value]:
@@ -54,7 +54,7 @@ class Structure:
                 yield self._substituted(value, (), (part, row), other)
 
     def earlier(self, value: Value) -> Iterator[Value]:
-        """With one element of a tuple nearer to its beginning."""
+        """Move one element of a tuple nearer to its beginning."""
         return self._anywhere(value, (), _earlier)
 
     def words(self, value: object) -> int:

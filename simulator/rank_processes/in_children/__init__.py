@@ -1,1 +1,1 @@
-"""What Pythons import as they begin that a rank or a launcher has started: it stands alone, and imports no torch."""
+"""Modules that a Python started by a rank or launcher imports at its start: self-contained, and without torch."""

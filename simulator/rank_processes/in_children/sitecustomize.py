@@ -37,7 +37,7 @@ class _Finder:
 
 
 def refuse(*arguments: Any, **options: Any) -> None:
-    """In the place of what makes a group."""
+    """Raise an error: takes the place of the function that creates a process group."""
     who = os.environ.get(NAME, "").partition(" ")[2]
     line = (
         f"a process that {who or 'a rank'} has started makes a process group, expected only ranks to: start it by "
