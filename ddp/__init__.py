@@ -3,7 +3,7 @@
     from ddpsim.ddp import DistributedDataParallel, Join
 
 It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated,
-on real gloo and on GPUs. Begin to read in engine.py.
+on real gloo and on GPUs. Start reading in engine.py.
 """
 
 from ddpsim.ddp.broadcast import broadcast_coalesced

@@ -1,7 +1,7 @@
-"""What ranks tell each other inside a join, as rows of integers; and what follows from all ranks' rows. Pure.
+"""Announcements that ranks exchange inside a join, encoded as rows of integers. Pure functions, no communication.
 
-Every rank fills one row of a matrix and an all_reduce adds them up, so that everybody has every row: who takes part,
-and what those who do are about to call.
+Each rank fills one row of a matrix. An all_reduce sums the matrices, so every rank has every row: which ranks have
+input, and which call they are about to make.
 """
 
 from __future__ import annotations
@@ -18,82 +18,82 @@ class Kind(IntEnum):
     """What a rank is about to do; the first number of its row."""
 
     JOINED = 0
-    """Nothing: it ran out of input, and shadows the others."""
+    """No call: the rank ran out of input and makes the other ranks' calls with neutral contributions."""
     FAILED = 1
-    """It leaves the join by an exception."""
+    """The rank leaves the join by an exception."""
     FORWARD = 2
     """A forward of a wrapped model begins."""
     BUCKET = 3
     USED_MAP = 4
     REBUILD = 5
     COLLECTIVE = 6
-    """A collective that is not the reducer's: of the model, of the loop, of the buffers."""
+    """A collective that the reducer does not make: of the model, of the training loop, or for buffers."""
     UNSHADOWED = 7
     """A collective that joined ranks cannot take part in."""
     END = 8
-    """The iteration is over, as far as the wrapped model is concerned."""
+    """The wrapped model has finished the iteration."""
 
 
 class Forward(IntEnum):
-    """What kind of forward; the ranks that have input have to agree on it."""
+    """The kind of a forward. All ranks with input must run the same kind."""
 
     SYNCHRONIZED = 0
-    """Its gradients are to be reduced."""
+    """The gradients of the forward will be reduced."""
     LOCAL = 1
-    """It runs under no_sync."""
+    """The forward runs under no_sync."""
     EVALUATION = 2
-    """No gradients: under no_grad, or all parameters are frozen."""
+    """The forward has no gradients: it runs under no_grad, or all parameters are frozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One rank's row."""
+    """One rank's announcement of its next call: one row of the matrix."""
 
     kind: Kind
     engine: int = 0
-    """Which of the wrapped models of the join."""
+    """The index of the wrapped model within the join."""
     number: int = 0
-    """A value of `Forward`, or the number of a bucket."""
+    """A value of `Forward`, or a bucket's number."""
     samples: int = 0
-    """How many samples a forward has here; ranks may differ in this."""
+    """The number of samples of the forward on this rank; ranks may differ in it."""
     details: tuple[int, ...] = ()
-    """Of a collective: what is needed to take part in it (neutral.py); of an unshadowed one: the index of its name."""
+    """For a collective: its encoded arguments (neutral.py). For one that joined ranks cannot make: its name's index."""
 
     def encode(self, width: int) -> list[int]:
-        """`width` numbers; details that do not fit are left out, and their count is not."""
+        """Encode as `width` numbers. Details that do not fit are omitted; their count is kept."""
         row = [self.kind, self.engine, self.number, self.samples, len(self.details), *self.details]
         return row[:width] + [0] * (width - len(row))
 
     @classmethod
     def decode(cls, row: Sequence[int]) -> Announcement:
-        """From a row that all details fit into."""
+        """Decode a row that has room for all details."""
         kind, engine, number, samples, length = row[:NARROW]
         return cls(Kind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
 
 
 NARROW = 5
-"""A row without details: enough while nobody has joined."""
+"""The width of a row without details: enough while no rank has joined."""
 WIDE = 64
 
 
 def width_needed(rows: Sequence[Sequence[int]]) -> int:
-    """How wide all ranks' rows have to be for all their details."""
+    """Return the row width that holds the details of every rank."""
     return NARROW + max(row[NARROW - 1] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What all ranks' rows say together; ranks are numbers within the group."""
+    """The announcements of all ranks for one step. Ranks are group ranks."""
 
     present: tuple[int, ...]
     """Ranks with input."""
     failed: tuple[int, ...]
     samples: tuple[int, ...]
-    """By rank."""
+    """The announcements, by rank."""
     call: Announcement | None
-    """What the ranks present are about to do; None if nobody is present, or they disagree."""
+    """The call that all ranks with input are about to make; None if no rank has input, or they disagree."""
     disagreement: str | None
-    """Which ranks are about to do what, if they differ."""
+    """A text that lists which ranks are about to make which call, if they differ."""
 
 
 def read_round(
@@ -101,7 +101,7 @@ def read_round(
 ) -> Round:
     """Read all ranks' rows, in rank order.
 
-    For texts: `members` are the ranks' numbers in the world, and `describe` has the words for a collective's details.
+    Used for error texts: `members` are the global ranks, and `describe` formats a collective's details.
     """
     present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
@@ -118,10 +118,10 @@ def read_round(
 
 
 def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
-    """What will follow up to the next forward, if it goes as before; None if the log does not tell.
+    """Predict the calls up to the next forward from earlier iterations; None if the log does not determine them.
 
-    All earlier points count where the calls since the last forward were the same. If it went on in different ways
-    there, those count that have one more call before that in common, and so on until they agree.
+    Every earlier point of the log is a candidate if the calls since the last forward were the same there. If the
+    candidates continue differently, only those remain that share one more earlier call, and so on until they agree.
     """
     recent = latest_forward(log)
     starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
@@ -142,19 +142,19 @@ def _up_to_forward(log: Sequence[Announcement], start: int) -> list[Announcement
 
 
 def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:
-    """The last forward, and what was called since."""
+    """Return the last forward in the log and the calls after it."""
     starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
     return list(log)[starts[-1] :] if starts else []
 
 
 def _common_past(log: Sequence[Announcement], end: int) -> int:
-    """How many calls before `end` are the same as those at the end of the log."""
+    """Count the calls before `end` that equal those at the end of the log."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
     return sum(1 for _ in same)
 
 
 def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> str:
-    """What has to be the same on all ranks, in words."""
+    """Describe the part of a row that must be the same on all ranks."""
     model = f" of model {row.engine}" if row.engine else ""
     if row.kind is Kind.FORWARD:
         words = {

@@ -2,15 +2,15 @@
 
 The tensors of one dtype and device are cut into calls of at most `buffer_bytes`:
 
-- a tensor at least that long gives calls of exactly that size, which travel in place, from memory to memory;
-- what is left of it, and every shorter tensor, is packed into buffers in the order given. A tensor may be cut in two so
-  that a buffer is full before the next one begins.
+- a tensor at least that long is sent in calls of exactly that size, in place, without a copy;
+- its remainder, and every shorter tensor, is packed into buffers in the given order. A tensor may be cut in two so that
+  a buffer is full before the next one begins.
 
 Hence a dtype takes ceil(bytes / buffer_bytes) calls, however many tensors there are. One buffer is packed or unpacked
 while the other one travels.
 
 The calls follow from the tensors' numbers of elements, dtypes and devices alone, so ranks whose tensors differ in their
-strides make the same calls. That the ranks gave matching lists is the caller's business; nothing is compared here.
+strides make the same calls. The caller must pass matching lists on all ranks; nothing is compared here.
 
 Sending all tensors from 1 MiB up in place was measured too (ResNet-50's state, gloo, two processes): 12 to 17 % less
 time, in 31 calls instead of 11. More than two calls under way gained nothing.
@@ -34,7 +34,7 @@ from ddpsim.ddp.errors import UsageError
 DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
 
 _CALLS_UNDER_WAY = 2
-"""At most; each holds one buffer or none."""
+"""The most calls that are in flight at once; each holds one buffer or none."""
 
 _SENDABLE_DTYPES = frozenset(
     {
@@ -51,7 +51,7 @@ _SENDABLE_DTYPES = frozenset(
         torch.complex128,
     }
 )
-"""What gloo and NCCL broadcast; torch.distributed itself makes pairs of complex numbers. All else travels as bytes."""
+"""The dtypes that gloo and NCCL broadcast. torch.distributed sends complex numbers as pairs. Others travel as bytes."""
 
 
 @torch.no_grad()
@@ -93,7 +93,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def _check_arguments(src: object, group: ProcessGroup | None, buffer_bytes: object) -> int:
-    """The group's size, or a UsageError."""
+    """Return the group's size. Raise UsageError for an argument that is not valid."""
     if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
         raise UsageError(f"buffer_bytes is {buffer_bytes!r}: give a whole number of bytes, at least 1")
     world_size = dist.get_world_size(group)
@@ -105,7 +105,7 @@ def _check_arguments(src: object, group: ProcessGroup | None, buffer_bytes: obje
 
 
 def _by_dtype_and_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors in lists of one dtype and device, each checked, in the order in which the first of each list came."""
+    """Check the tensors and group them by dtype and device, the groups in order of their first tensor."""
     if isinstance(tensors, Tensor):
         raise UsageError("tensors is a single tensor: give a list of tensors")
     for index, tensor in enumerate(tensors):
@@ -153,8 +153,8 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
             under_way.append(channel.issue_in_place(strips[0]))
         else:
             size = sum([strip.numel() for strip in strips])
-            # What is spare is long enough: only the last call may be shorter than the others. Every buffer is spare or
-            # with a call under way, so that there are never more than _CALLS_UNDER_WAY.
+            # A spare buffer is long enough: only the last call may be shorter than the others. Every buffer is spare or
+            # used by a call in flight, so there are never more than _CALLS_UNDER_WAY.
             buffer = spare_buffers.pop()[:size] if spare_buffers else tensors[0].new_empty(size)
             under_way.append(channel.issue_packed(strips, buffer))
     for call in under_way:
@@ -162,12 +162,12 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
 
 
 def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
-    """What travels in each call, as views of `tensors`; all calls but the last hold `capacity` elements."""
+    """Yield the views of `tensors` that each call transfers; all calls but the last hold `capacity` elements."""
     packed: list[Tensor] = []
     free = capacity
     for tensor in tensors:
         size = tensor.numel()
-        if 0 < size < free:  # by far the most frequent
+        if 0 < size < free:  # by far the most frequent case
             packed.append(tensor)
             free -= size
             continue
@@ -189,8 +189,8 @@ def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
 def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
     """Views that together are the elements from `start` to `stop`, counted row by row. Copies nothing.
 
-    It takes one view where memory is contiguous. Elsewhere the whole rows are one, and the rows that are cut are taken
-    apart in turn, so there are at most twice as many views as dimensions.
+    Contiguous memory gives one view. Otherwise the whole rows are one view, and each row that is cut is split in the
+    same way, so there are at most twice as many views as dimensions.
     """
     if start == 0 and stop == tensor.numel():
         return [tensor]
@@ -214,20 +214,20 @@ def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A broadcast under way."""
+    """A broadcast in flight."""
 
     work: Work
     strips: list[Tensor]
-    """Where what arrives belongs; a single one if it travels in place."""
+    """The views that receive the data; a single one if it is transferred in place."""
     buffer: Tensor | None = None
-    """What travels; None if the strip itself does."""
+    """The packed buffer that is transferred; None if the strip itself is."""
     is_flat: bool = False
     """Whether all strips are plain and have one dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """The way from rank `source` of the group to its other ranks."""
+    """Issues broadcasts from group rank `source` to the other ranks of the group."""
 
     group: ProcessGroup | None
     source: int
@@ -235,12 +235,12 @@ class _Channel:
     """Whether this rank sends."""
 
     def issue_in_place(self, strip: Tensor) -> _Call:
-        """Send or receive a strip whose memory is its elements."""
-        # Not view(-1): it keeps the stride of a lone element, which then is no row of bytes.
+        """Send or receive, without a copy, a strip whose memory is exactly its elements."""
+        # Not view(-1): it keeps the stride of a single element, which then is not a contiguous row of bytes.
         return _Call(self._broadcast(strip.as_strided((strip.numel(),), (1,))), [strip])
 
     def issue_packed(self, strips: list[Tensor], buffer: Tensor) -> _Call:
-        """Send what the strips hold, or receive it, in a buffer of their size."""
+        """Send or receive the data of the strips through a buffer of their total size."""
         if self.is_source:
             flat = _flattened(strips)
             if flat is None:
@@ -254,7 +254,7 @@ class _Channel:
         return _Call(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
     def would_meet(self, call: _Call, strips: list[Tensor]) -> bool:
-        """Whether a call to these strips would write where `call` is to: tensors may share memory."""
+        """Whether a call on these strips would write to the same memory as `call`: tensors may share memory."""
         if self.is_source or (call.buffer is not None and not _travels_in_place(strips)):
             return False  # two buffers are unpacked one after the other
         spans = [_span(strip) for strip in strips]
@@ -265,12 +265,12 @@ class _Channel:
         )
 
     def finish(self, call: _Call) -> None:
-        """Wait for the call; on the ranks that receive, its data are in the tensors afterwards."""
+        """Wait for the call. On the receiving ranks the data are in the tensors afterwards."""
         call.work.wait()
         if self.is_source:
             return
         if call.buffer is None:
-            # gloo writes behind autograd's back. Whoever saved the tensor for a backward shall notice, as after copy_.
+            # gloo writes without autograd's knowledge. A backward that saved the tensor must notice, as after copy_.
             torch.autograd.graph.increment_version(call.strips[0])
         elif call.is_flat:
             torch.split_with_sizes_copy(call.buffer, [strip.numel() for strip in call.strips], out=call.strips)
@@ -290,23 +290,23 @@ def _travels_in_place(strips: list[Tensor]) -> bool:
 
 
 def _span(strip: Tensor) -> tuple[int, int]:
-    """The addresses from its first element to its last, gaps included."""
+    """Return the addresses of a strip's first and last element; gaps between them are included."""
     last = sum((size - 1) * stride for size, stride in zip(strip.shape, strip.stride(), strict=True))
     return strip.data_ptr(), strip.data_ptr() + (last + 1) * strip.element_size()
 
 
 def _flattened(strips: list[Tensor]) -> list[Tensor] | None:
-    """The strips as views of one dimension, or None if one of them is not plain."""
+    """Return the strips as one-dimensional views, or None if one of them is not plain."""
     if not all(map(Tensor.is_contiguous, strips)):
         return None
-    # split_with_sizes_copy need not mind these bits of what it writes to.
+    # split_with_sizes_copy may ignore the neg and conj bits of its outputs.
     if any(map(Tensor.is_neg, strips)) or any(map(Tensor.is_conj, strips)):
         return None
     return [strip if strip.dim() == 1 else strip.ravel() for strip in strips]
 
 
 def _parts(buffer: Tensor, strips: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each strip, behind its part of the buffer in the strip's shape."""
+    """Yield pairs: a part of the buffer, in the strip's shape, and the strip."""
     parts = buffer.split_with_sizes([strip.numel() for strip in strips])
     for part, strip in zip(parts, strips, strict=True):
         yield part.view(strip.shape), strip

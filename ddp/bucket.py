@@ -1,4 +1,4 @@
-"""One bucket: a flat tensor, a view into it for every parameter, and the reduction in flight."""
+"""A gradient bucket: a flat tensor, a view into it for every parameter, and the reduction in flight."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, check_
 from ddpsim.ddp.errors import UsageError
 
 SMALL_BYTES = 32 * 1024
-"""Up to this size of a gradient, on average, a call for each costs more than a second pass over the bucket's memory:
-measured in buckets of 1 to 25 MiB on a CPU, 0.2 to 0.9 times the time."""
+"""Gradients up to this average size are copied in one call and scaled in a second pass over the bucket: faster than a
+call for each gradient (0.2 to 0.9 times the time, measured in buckets of 1 to 25 MiB on a CPU)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a gradient is divided by before the ranks' gradients are summed.
+    """The divisor of a gradient, applied before the ranks' gradients are summed.
 
-    torch multiplies by the reciprocal while it copies a gradient into its bucket, and divides what lies there already
-    when gradients were asked to be views (reducer.cpp, mark_variable_ready_dense): unless the divisor is a power of
-    two the last bit differs. `divides_in_place` asks for the second.
+    torch multiplies by the reciprocal while it copies a gradient into its bucket. A gradient that already is a view of
+    the bucket is divided in place (reducer.cpp, mark_variable_ready_dense). The last bit differs unless the divisor is
+    a power of two. `divides_in_place` selects the division.
     """
 
     divisor: float
@@ -35,16 +35,16 @@ class Scale:
 
     @property
     def factor(self) -> float:
-        """The reciprocal."""
+        """The reciprocal of the divisor."""
         return 1.0 / self.divisor
 
     @property
     def is_neutral(self) -> bool:
-        """Whether this rank contributes nothing, whatever its gradients are (NaN, even)."""
+        """Whether this rank contributes zeros, even if its gradients are NaN."""
         return math.isinf(self.divisor)
 
     def apply(self, gradients: Tensor, *, in_place: bool) -> None:
-        """Scale gradients in a bucket; `in_place`: they were there before, as views of it."""
+        """Scale gradients that are in a bucket. `in_place`: they were views of the bucket before this backward."""
         if in_place and self.divides_in_place:
             gradients.div_(self.divisor)
         else:
@@ -54,8 +54,8 @@ class Scale:
 class Bucket:
     """The gradients of some parameters of one dtype and device, reduced by one collective.
 
-    A gradient is scaled on its way in and then becomes a view of the flat tensor, so that nothing is copied back. A
-    sparse gradient is a bucket of its own, without a flat tensor of ours: its `flat` is the gradient itself.
+    A gradient is scaled while it is copied in, and then becomes a view of the flat tensor, so nothing is copied back.
+    A sparse gradient has a bucket of its own without a flat buffer: `flat` is the gradient itself.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Bucket:
         self.is_last = is_last
         self.is_sparse = is_sparse
         self.pending = len(self.indices)
-        """How many gradients of this backward have not come yet."""
+        """The number of gradients of this backward that are not computed yet."""
         self._in_flight: Any = None
         self._hook: CommunicationHook | None = None
         self._seen_by_hook: GradBucket | None = None
@@ -105,14 +105,14 @@ class Bucket:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the gradients, as if dense."""
+        """The size of the gradients in bytes, counted as if dense."""
         return sum(p.numel() * p.element_size() for p in self.parameters)
 
     @torch.no_grad()
     def fill(self, scale: Scale | None, *, makes_views: bool) -> None:
-        """Bring in the parameters' gradients, scaled; a parameter without one contributes zeros.
+        """Copy the parameters' gradients into the bucket and scale them. A parameter without a gradient gives zeros.
 
-        `makes_views`: the gradients then are views of the flat tensor, which sets free the memory they had.
+        `makes_views`: the gradients become views of the flat tensor, which frees the memory they had.
         """
         if self.is_sparse:
             self._fill_sparse(scale)
@@ -151,7 +151,7 @@ class Bucket:
             _fill_one_by_one(sources, targets, in_place, scale)
 
     def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: Scale | None) -> None:
-        """Two calls instead of one per gradient. To copy and then to multiply gives the bits of a multiplying copy."""
+        """Copy and scale in two calls instead of one per gradient. The bits are those of a multiplying copy."""
         if sources:
             torch._foreach_copy_(targets, sources)
         if scale is not None:
@@ -169,7 +169,7 @@ class Bucket:
 
     @torch.no_grad()
     def take_in(self) -> None:
-        """Make the gradients that there are views, with the values they have (where torch does it, too)."""
+        """Turn existing gradients into views of the bucket, values unchanged. torch does it at the same point."""
         if self.is_sparse:
             return
         for parameter, view in zip(self.parameters, self.views, strict=True):
@@ -178,13 +178,13 @@ class Bucket:
                 parameter.grad = view
 
     def finalize(self, index: int) -> None:
-        """Let a parameter have the reduced gradient as a view of the flat tensor."""
+        """Set a parameter's gradient to its view of the reduced flat tensor."""
         position = self.indices.index(index)
         self.parameters[position].grad = self.views[position]
 
     @torch.no_grad()
     def copy_out(self, *, kept: Container[int]) -> None:
-        """Copy the reduced gradients into the parameters' own, except those of the indices in `kept`."""
+        """Copy the reduced gradients into the parameters' gradients, except for the parameter indices in `kept`."""
         for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
             if index in kept:
                 continue
@@ -194,7 +194,7 @@ class Bucket:
                 parameter.grad.copy_(view)
 
     def clear(self) -> None:
-        """Make this rank's contribution neutral."""
+        """Set this rank's contribution to zeros."""
         if self.is_sparse:
             self.flat = _no_rows(self.parameters[0])
             self.views = (self.flat,)
@@ -202,7 +202,7 @@ class Bucket:
             self.flat.zero_()
 
     def reduce(self, group: ProcessGroup, hook: CommunicationHook | None, state: object) -> None:
-        """Start the reduction: the sum over the group, or whatever the hook does."""
+        """Start the reduction: a sum over the group, or the communication hook if there is one."""
         self._hook = hook
         if hook is None:
             self._in_flight = dist.all_reduce(self.flat, group=group, async_op=True)
@@ -212,11 +212,11 @@ class Bucket:
             self._in_flight = check_future(hook(state, seen), hook)
 
     def wait(self) -> None:
-        """Wait for the reduction, and nothing more."""
+        """Wait for the reduction; the gradients are not updated."""
         self._in_flight.wait()
 
     def finish(self) -> None:
-        """Wait for the reduction; afterwards the views hold the reduced gradients."""
+        """Wait for the reduction. Afterwards the views hold the reduced gradients."""
         in_flight, self._in_flight = self._in_flight, None
         self.pending = len(self.indices)
         if self._hook is None:
@@ -237,11 +237,11 @@ class Bucket:
             return
         if parameter.grad.is_sparse:
             parameter.grad = self.flat
-        else:  # the table of an embedding that is another layer's weight, too
+        else:  # an embedding table that is also another layer's weight
             parameter.grad.copy_(self.flat.to_dense())
 
     def forget(self) -> None:
-        """Give up what is in flight, and wait for every gradient anew."""
+        """Drop the reduction in flight, and expect every gradient again."""
         self._in_flight = self._seen_by_hook = None
         self.pending = len(self.indices)
 
@@ -249,7 +249,7 @@ class Bucket:
 def _fill_one_by_one(
     sources: Sequence[Tensor], targets: Sequence[Tensor], in_place: Sequence[Tensor], scale: Scale | None
 ) -> None:
-    """Scale each gradient while it is copied, and those that are there where they are."""
+    """Scale each gradient while it is copied; scale gradients that already are in the bucket in place."""
     for source, target in zip(sources, targets, strict=True):
         if scale is None:
             target.copy_(source)
@@ -261,7 +261,10 @@ def _fill_one_by_one(
 
 
 def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
-    """A view for each parameter, with its strides if dense ("Gradient Layout Contract" in torch's reducer.cpp)."""
+    """Return a view for each parameter, with the parameter's strides if it is dense in memory.
+
+    See "Gradient Layout Contract" in torch's reducer.cpp.
+    """
     views, offset = [], 0
     for parameter in parameters:
         strides = torch.empty_like(parameter, device="meta").stride()
@@ -271,7 +274,7 @@ def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
 
 
 def _no_rows(parameter: Parameter) -> Tensor:
-    """The sparse gradient of an embedding of which no row was used."""
+    """Return the sparse gradient of an embedding whose rows were not used."""
     indices = torch.empty(1, 0, dtype=torch.long, device=parameter.device)
     values = torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

@@ -1,4 +1,4 @@
-"""Which gradients travel together: sizes in, lists of parameter indices out. Pure; knows no tensor.
+"""Assigns gradients to buckets: takes sizes, returns lists of parameter indices. Pure functions without tensors.
 
 The rule is torch's (`compute_bucket_assignment_by_size` in torch/csrc/distributed/c10d/reducer.cpp), so that both
 engines use the same buckets when they are given the same order.
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 
 MEBIBYTE = 1024 * 1024
 FIRST_BUCKET_BYTES = MEBIBYTE
-"""The first bucket is small, so that communication starts soon after backward does."""
+"""The cap of the first bucket. It is small, so that communication starts early in the backward."""
 DEFAULT_CAP_MB = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the plan needs to know of one parameter's gradient."""
+    """The properties of one parameter's gradient that decide its bucket."""
 
     size_bytes: int
     kind: Hashable
     """Gradients of one kind (dtype and device) may share a bucket."""
     is_sparse: bool = False
-    """A sparse gradient has a bucket of its own: its size is not known before it comes."""
+    """A sparse gradient has a bucket of its own: its size is not known before the backward."""
 
 
 Plan = tuple[tuple[int, ...], ...]
-"""Buckets in the order in which they are reduced; each the indices of its parameters, in the flat buffer's order."""
+"""Buckets in the order of reduction; each lists its parameters' indices in the order of the flat buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How many bytes close a bucket: the first of each kind of gradient, and the others."""
+    """The sizes in bytes that close a bucket: for the first bucket of each kind of gradient, and for the others."""
 
     first_bytes: int
     bytes: int
 
     @classmethod
     def of(cls, cap_mb: float) -> Caps:
-        """Caps for `bucket_cap_mb`; the first bucket is at most 1 MiB."""
+        """Return the caps for `bucket_cap_mb`; the first bucket's cap is at most 1 MiB."""
         cap = int(cap_mb * MEBIBYTE)
         return cls(min(FIRST_BUCKET_BYTES, cap), cap)
 
@@ -65,6 +65,6 @@ def plan_buckets(order: Iterable[int], footprints: Sequence[Footprint], caps: Ca
 
 
 def complete_order(seen: Iterable[int], count: int) -> tuple[int, ...]:
-    """The order in which gradients came, each once; those that never came follow, the last defined first."""
+    """Return each index once, in the order seen; indices that were not seen follow in reverse order of definition."""
     first_seen = dict.fromkeys(seen)
     return (*first_seen, *(index for index in reversed(range(count)) if index not in first_seen))

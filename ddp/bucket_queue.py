@@ -1,7 +1,7 @@
-"""The buckets of a reducer in the one order in which all ranks reduce them: laid out, started, waited for.
+"""The buckets of a reducer, in the order in which all ranks reduce them.
 
-Bucket 1 waits until bucket 0 has started, so that ranks whose gradients come in different orders still meet. Which
-gradients have come, and what is told to other ranks, is the reducer's business.
+Bucket 1 starts only after bucket 0 has started, so ranks whose gradients arrive in different orders still make
+matching calls. The reducer tracks the gradients and sends the announcements to other ranks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
 class BucketQueue:
-    """All buckets of `parameters` (by name); everything else is by the index of the parameter.
+    """All buckets of `parameters`, which are given by name; the methods use the parameter's index.
 
-    `keeps_views`: gradients become views of the buckets and stay so.
+    `keeps_views`: gradients become views of the buckets and remain views.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class BucketQueue:
         self.buckets: tuple[Bucket, ...] = ()
         self.hook: CommunicationHook | None = None
         self.current: Bucket | None = None
-        """The bucket that a call being made belongs to."""
+        """The bucket of the communication call that is being issued."""
         self.is_shadowing = False
-        """The call being made is another rank's doing."""
+        """The call is made to match another rank's call: this rank has joined."""
         self._hook_state: object = None
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
@@ -47,11 +47,11 @@ class BucketQueue:
         self._caps = caps
         self._keeps_views = keeps_views
         self._started = 0
-        """How many buckets have started."""
+        """The number of buckets whose reduction has started."""
         self.lay_out(complete_order((), len(parameters)))
 
     def lay_out(self, order: Sequence[int]) -> None:
-        """Make the buckets anew, for gradients that come in this order."""
+        """Create new buckets for gradients that arrive in this order."""
         plan = plan_buckets(order, self._footprints, self._caps)
         self.buckets = tuple(
             Bucket(
@@ -66,42 +66,42 @@ class BucketQueue:
         self._bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
 
     def take_in(self) -> None:
-        """Make the gradients that there are views of these buckets, if they are to be."""
+        """Turn existing gradients into views of these buckets, if `keeps_views`."""
         if self._keeps_views:
             for bucket in self.buckets:
                 bucket.take_in()
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
-        """Reduce by `hook(state, bucket)` from now on."""
+        """Use `hook(state, bucket)` for all further reductions."""
         self.hook, self._hook_state = hook, state
 
     # --- one backward -------------------------------------------------------------------------------------------------
 
     def mark_ready(self, index: int) -> Bucket:
-        """One gradient less is waited for; return its bucket."""
+        """Record that a parameter's gradient is ready; return its bucket."""
         bucket = self._bucket_of[index]
         bucket.pending -= 1
         return bucket
 
     @property
     def has_all_started(self) -> bool:
-        """Whether there is nothing left to start."""
+        """Whether the reductions of all buckets have started."""
         return self._started == len(self.buckets)
 
     @property
     def next(self) -> Bucket | None:
-        """The first bucket that has not started."""
+        """The first bucket whose reduction has not started; None if all have."""
         return None if self.has_all_started else self.buckets[self._started]
 
     def start_full(self, start: Callable[[Bucket], None]) -> bool:
-        """Start the buckets that are full and whose turn it is; return whether all have started now."""
+        """Start full buckets in order, up to the first that is not full; return whether all have started now."""
         while self._started < len(self.buckets) and not self.buckets[self._started].pending:
             start(self.buckets[self._started])
             self._started += 1
         return self.has_all_started
 
     def start_rest(self) -> bool:
-        """Start those that have not started, contributing nothing; return whether there are any."""
+        """Start the remaining buckets with zeros as this rank's contribution; return whether there were any."""
         rest = self.buckets[self._started :]
         for bucket in rest:
             bucket.clear()
@@ -110,21 +110,21 @@ class BucketQueue:
         return bool(rest)
 
     def fill(self, bucket: Bucket, scale: Scale | None) -> None:
-        """Bring in the gradients of the parameters, scaled."""
+        """Copy the parameters' gradients into the bucket and scale them."""
         bucket.fill(scale, makes_views=self._keeps_views)
 
     def reduce(self, bucket: Bucket) -> None:
-        """Start one reduction."""
+        """Start the bucket's reduction."""
         bucket.reduce(self._group, self.hook, self._hook_state)
 
     def finish(self) -> None:
-        """Wait for all reductions, which have all started."""
+        """Wait for all reductions; all must have started."""
         for bucket in self.buckets:
             with self.calls_of(bucket):
                 bucket.finish()
 
     def finalize(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
-        """Let the parameters have the reduced gradients; `kept` are theirs again that no rank has used."""
+        """Set the parameters' gradients to the reduced ones; restore those in `kept` if no rank used the parameter."""
         if not self._keeps_views:
             for bucket in self.buckets:
                 bucket.copy_out(kept=unused)
@@ -137,7 +137,7 @@ class BucketQueue:
                 self._bucket_of[index].finalize(index)
 
     def shadow(self, number: int, *, unused: Container[int]) -> None:
-        """On a joined rank: take part with nothing; the gradients become what all have, but for what no rank uses."""
+        """On a joined rank: reduce a bucket, contribute zeros, and take the result except for unused parameters."""
         bucket = self.buckets[number]
         self.is_shadowing = True
         with self.calls_of(bucket):
@@ -153,18 +153,18 @@ class BucketQueue:
                 bucket.finalize(index)
 
     def begin_anew(self) -> None:
-        """The next backward starts with the first bucket."""
+        """Prepare for the next backward, which starts with the first bucket."""
         self._started = 0
 
     def forget(self) -> None:
-        """Give up what is in flight."""
+        """Drop the reductions in flight."""
         self.current, self.is_shadowing = None, False
         for bucket in self.buckets:
             bucket.forget()
 
     @contextmanager
     def calls_of(self, bucket: Bucket) -> Iterator[None]:
-        """Calls inside belong to this bucket."""
+        """A context: communication calls inside it are attributed to this bucket."""
         self.current = bucket
         yield
         self.current = None  # after an exception, `forget` does it

@@ -1,34 +1,34 @@
-"""The kernel: what a run decides, apart from how its ranks are run. No thread, no torch, no callback of a rank.
+"""The kernel decides what happens in a run. It uses no thread and no torch, and calls no code of a rank.
 
 A host runs the ranks: as threads of one process (`simulator/runtime`), or as processes. It carries *requests* of ranks
-to `Kernel.handle`, one rank at a time, and *answers* back. Both are values that can travel through a pipe; a call is
-named by a handle, a small number that counts the calls of its rank, so tensors stay with whoever has them.
+to `Kernel.handle`, one rank at a time, and *answers* back. Both are values that can travel through a pipe. A call is
+identified by a handle, a small number that counts the calls of its rank. So tensors stay in the rank that owns them.
 
-The host starts with `Kernel.start`, which says who runs first. From then on, whoever has been given the baton is told
-to the kernel by `Kernel.resume`, which answers what that one waited for; and each request of its is handled.
+The host begins with `Kernel.start`, which returns the task that runs first. Each time a task gets the baton, the host
+calls `Kernel.resume`, which returns the answer that the task waited for. Then the host passes on the task's requests.
 
-Requests that stand at a choice point, so that others may run first (requests.py has what they carry):
+Requests at a choice point, where other tasks may run first (their fields are in requests.py):
 
-- `Checkpoint`, `Poll`, `Sleep`: nothing but that; before others, before all others, until time has passed;
-- `BeginCall`: before a call, where faults strike; `Issue` follows it, and is no choice point of its own;
-- `WaitFor`, `IsComplete`: until one of some calls is complete; whether one is; `StoreOperation`: the key-value store;
-- `Block`: until a `Wake` of somebody else, for locks, queues and the end of threads;
-- `Finish`: a rank's program, or a thread that it started, is over.
+- `Checkpoint`: other tasks may run; `Poll`: all others run first; `Sleep`: until virtual time has passed;
+- `BeginCall`: before a call, where faults strike; `Issue` follows it, and has no choice point of its own;
+- `WaitFor`: wait until one of some calls is complete; `IsComplete`: test one; `StoreOperation`: the key-value store;
+- `Block`: wait for another task's `Wake`, for locks, queues and the end of threads;
+- `Finish`: a rank's program, or a thread that it started, has ended.
 
 Requests that are served at once: `Wake`, `Cancel`, `NameGroup`, `Declare`, `Destroy`, `Missing`, `GiveUp`, `GivenUp`,
 `Whereabouts`, `OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Release`, `Acquire`, `Note`, `Noticed`, `Agree`,
-`LatestStep`, `LoaderBegun`, `Sampled`, `StepDone`, `Raised`, `Returned`; `Announce`, and `Issue`, unless a slot is full
-now; and `ReadClock`, unless it turns out to be a poll.
+`LatestStep`, `LoaderBegun`, `Sampled`, `StepDone`, `Raised`, `Returned`; `Announce` and `Issue`, unless they complete
+a slot; and `ReadClock`, unless it counts as a poll.
 
-Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`:
-the caller waits, and the baton goes to somebody else. And what the host has to do before the request goes on, with what
-it says then: `Deliver` a completion on the caller's own thread (`Delivered`), `Move` the data of calls that have met
-(`Moved`), `TellStack` of the caller (`StackTold`), `LookOutside` for threads that are none of a rank's (`Looked`). It
-says so by `Kernel.reply`; if it cannot do it, `Kernel.drop` gives the request up.
+Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`
+(the caller waits, and another task gets the baton). Other answers ask the host for work, each with its reply:
+`Deliver` a completion on the caller's own thread (`Delivered`), `Move` the data of matched calls (`Moved`),
+`TellStack`: the caller's stack (`StackTold`), `LookOutside`: wait for threads that belong to no rank (`Looked`). The host replies by
+`Kernel.reply`. If it cannot do the work, it gives the request up by `Kernel.drop`.
 
-A request is served by a script, a generator that yields the answers on the way. So what a wait does, from its choice
-point to its last event, is read from top to bottom, and the scripts of a caller make a stack: what runs inside
-`Deliver` may ask for more.
+A script, a generator that yields the intermediate answers, serves a request. So the steps of a wait, from its choice
+point to its last event, can be read from top to bottom. The scripts of a caller form a stack, because code that runs
+inside `Deliver` may make further requests.
 """
 
 from ddpsim.simulator.kernel.kernel import Kernel

@@ -1,4 +1,4 @@
-"""Values that ranks say they have in common."""
+"""Values that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpsim.simulator.kernel.tasks import Task
 
 
 class Agreements:
-    """What was said in one execution."""
+    """The values that ranks reported in one execution."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -23,9 +23,9 @@ class Agreements:
         """By name and number of the call, until all ranks have come."""
 
     def on_agree(self, me: Task, request: Agree) -> None:
-        """A rank tells a value. Ends the execution if another one told another."""
+        """Record a value of a rank. End the execution if another rank reported a different one."""
         if self._run.life.phase is not Phase.RUNNING:
-            return  # what a rank says while it is unwound comes too late
+            return  # reports of a rank that is being unwound are ignored
         rank = me.rank.rank
         number = self._calls[request.name, rank]
         self._calls[request.name, rank] += 1

@@ -1,4 +1,4 @@
-"""Answers: what the kernel says to a request, as frozen values."""
+"""Answers of the kernel to requests, as frozen values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.faults import Crash, EarlyReturn
 
-# --- that end a request -----------------------------------------------------------------------------------------------
+# --- final answers ----------------------------------------------------------------------------------------------------
 
 
 class GoOn(NamedTuple):
@@ -17,40 +17,40 @@ class GoOn(NamedTuple):
 
 
 class Unwind(NamedTuple):
-    """Leave the program: the execution, or the caller's rank, is over."""
+    """The caller must leave its program, because the execution or its rank has ended."""
 
 
 class Strike(NamedTuple):
-    """A fault strikes the caller, and again at each call that it begins on its way out."""
+    """An injected fault strikes the caller, and again at each call that it makes while it unwinds."""
 
     fault: Crash | EarlyReturn
     call_number: int
 
 
 class Refuse(NamedTuple):
-    """The request was wrong; the caller's program gets an error."""
+    """The request was invalid; the caller's program gets an error."""
 
     kind: str
     text: str
 
 
-# --- on the way -------------------------------------------------------------------------------------------------------
+# --- intermediate -----------------------------------------------------------------------------------------------------
 
 
 class Switch(NamedTuple):
-    """The caller waits until it gets the baton back; `to` has it next, or nobody once all have ended."""
+    """The caller waits until it gets the baton back. `to` is the next task; None once all tasks have ended."""
 
     to: int | None
 
 
 class Deliver(NamedTuple):
-    """A call of the caller's rank is complete: set its futures and run their chains, as the caller."""
+    """A call of the caller's rank is complete: set its futures and run their chains on the caller's thread."""
 
     handle: int
 
 
 class Move(NamedTuple):
-    """Calls have met and agree: move their data."""
+    """Calls of several ranks match: move their data."""
 
     signature: Signature
     calls: tuple[tuple[int, int], ...]
@@ -60,11 +60,11 @@ class Move(NamedTuple):
 
 
 class TellStack(NamedTuple):
-    """Say where the caller's program stands."""
+    """Ask for the current stack of the caller's program."""
 
 
 class LookOutside(NamedTuple):
-    """Nobody can go on, unless a thread that is none of a rank's wakes somebody."""
+    """No task can run, unless a thread that belongs to no rank wakes one."""
 
 
 Answer = GoOn | Unwind | Strike | Refuse | Switch | Deliver | Move | TellStack | LookOutside

@@ -1,7 +1,7 @@
-"""Connections: on a backend whose ranks connect at the first call that they make together, who has connected.
+"""Which ranks are connected, on a backend whose ranks connect at the first call that they make together.
 
-A call that a rank leaves behind when it ends does not arrive unless it is connected with those who are to come:
-pytorch/gloo#520, where the survivor waits for good.
+If a rank ends with an unfinished call, the call does not arrive at ranks that it is not connected to.
+See pytorch/gloo#520, where the surviving rank waits forever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddpsim.simulator.matching.slots import SlotTable
 
 
 class Connections:
-    """Those of one execution."""
+    """The connections between the ranks of one execution."""
 
     def __init__(self, slots: SlotTable, messages: PointToPointTable) -> None:
         self._slots = slots
@@ -27,14 +27,14 @@ class Connections:
         self._pairs: set[tuple[str, frozenset[int]]] = set()
 
     def made(self, calls: Sequence[Call]) -> None:
-        """Calls have met."""
+        """Record that the ranks of matched calls are connected."""
         if calls[0].peer is None:
             self._groups.add(calls[0].group)
         else:
             self._pairs.add((calls[0].group, frozenset(call.rank for call in calls)))
 
     def rank_ended(self, rank: RankRecord) -> None:
-        """A rank is gone, and with it the calls that it did not wait for, where nobody is connected to it."""
+        """Remove the calls that an ended rank did not wait for, where no rank is connected to it."""
         for issued in rank.open.values():
             call = issued.call
             if self._is_connected(call):

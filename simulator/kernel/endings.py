@@ -1,4 +1,4 @@
-"""How an execution comes to stop: what ends it, and the findings that say why."""
+"""How an execution stops, and the findings that give the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpsim.simulator.wording import Line
 
 
 class RequestEnded(Exception):
-    """Ends a request from inside its script, by an answer after which its caller does not go on."""
+    """Raised in a script to end its request with an answer after which the caller does not continue."""
 
     def __init__(self, answer: Unwind | Strike | Refuse = UNWIND) -> None:
         super().__init__()
@@ -41,9 +41,9 @@ def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
 
 
 def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
-    """Nobody is enabled, and the clock has nothing to fire: say why tasks wait, if any do, and stop.
+    """Stop because no task is enabled and the clock has no alarm. Report why tasks wait, if any do.
 
-    True if that is no longer so, because somebody outside the simulation woke one.
+    Return True instead if a thread outside the simulation woke a task.
     """
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.stop(Ending.FINISHED)
@@ -55,7 +55,7 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.waiting()
         run.findings.extend(with_batches(mismatches or deadlocks(graph), run.batches()))
-    except Exception as error:  # a bug of ours, but the others must not sleep for ever
+    except Exception as error:  # a bug in ddpsim, but the other ranks must not sleep forever
         run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
     run.life.stop(Ending.DEADLOCK)
     return False
@@ -65,21 +65,21 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
 
 
 def out_of_steps(run: Run, me: Task) -> Generator[Answer, StackTold, NoReturn]:
-    """The run takes too many choice points."""
+    """Stop the run, which has passed too many choice points."""
     stack = yield TellStack()
     fail(run, Ending.STEPS, limit_passed(run, Ending.STEPS, me, stack))
 
 
 def out_of_polls(run: Run, me: Task, polls: int) -> Generator[Answer, StackTold, NoReturn]:
-    """A rank polls, and nobody else can run."""
+    """Stop the run: a rank polls, and no other rank can run."""
     stack = yield TellStack()
     fail(run, Ending.POLLS, limit_passed(run, Ending.POLLS, me, stack, polls=polls))
 
 
 def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold | None, *, polls: int = 0) -> Finding:
-    """A limit of the budget is passed. What other ranks wait for may say why.
+    """Return the finding of a passed limit. It lists what the other ranks wait for, as a possible reason.
 
-    Where it is one of wall time, ranks may go on meanwhile: each line is true of its own moment.
+    At a limit of wall time, ranks may still run while it is made, so its lines may be of different instants.
     """
     budget, snapshot = run.budget, run.snapshot()
     if ending is Ending.STUCK:
@@ -100,7 +100,7 @@ def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold |
 
 
 def _is_in_asyncio(stack: StackTold | None) -> bool:
-    """True if an event loop goes on in the stack."""
+    """True if an asyncio event loop runs in the stack."""
     return (
         stack is not None
         and re.search(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n", stack.text) is not None

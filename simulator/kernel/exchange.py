@@ -1,4 +1,4 @@
-"""Calls: begun, issued, matched and completed. How a rank waits for them is in pauses.py."""
+"""How calls are begun, issued, matched and completed. How a rank waits for them is in pauses.py."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Exchange:
     def _begin(self, me: Task, successor: int | None) -> Script:
         if successor is not None:
             yield from self._pauses.wait_for_turn(me, successor)
-        if me.fault is not None:  # a crash stays one, whatever the program does on its way out
+        if me.fault is not None:  # a crashed rank stays crashed, even if its program catches the exception
             raise RequestEnded(Strike(*me.fault))
         rank = me.rank
         number = rank.calls_made
@@ -91,7 +91,7 @@ class Exchange:
             run.observer.touched(me.number, Access(call_object(call), Mode.CONTRIBUTE))
             if me.rank.has_started_threads:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
-            run.observer.issued(me.number, issued.name, call)  # now that what whoever sees it learns is noted
+            run.observer.issued(me.number, issued.name, call)  # after what an observer of the call learns is recorded
         run.record(_ISSUE, call)
         run.issued.append((call, me.number))
         origin = call.origin
@@ -103,14 +103,14 @@ class Exchange:
         return self._start(me, call)
 
     def _start_all(self, me: Task) -> Script:
-        """Let calls arrive that have come to the head of their streams; not one inside another, as they may be many."""
+        """Start the calls at the head of their streams, in a loop and not recursively, as there may be many."""
         while self._starting:
             script = self._start(me, self._starting.popleft().call)
             if script is not None:
                 yield from script
 
     def _start(self, me: Task, call: Call) -> Script | None:
-        """Let a call arrive where it meets others."""
+        """Let a call arrive at its slot, or at the matching of messages."""
         if call.peer is not None:
             return self._issue_message(me, call)
         slot = self._run.slots.arrive(call)
@@ -144,7 +144,7 @@ class Exchange:
 
     def _notice_lines(self, calls: Sequence[Call]) -> None:
         lines = frozenset([call.site for call in calls])
-        if lines not in self._lines_met:  # a loop comes to the same lines again and again
+        if lines not in self._lines_met:  # a loop issues from the same lines repeatedly
             self._lines_met.add(lines)
             self._run.noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
 
@@ -169,7 +169,7 @@ class Exchange:
         yield from self._exchange(me, send, call)
 
     def _choose_source(self, me: Task, receive: Call, candidates: Sequence[Call]) -> Call:
-        """Which sender's message a receive takes; one from any source has a choice."""
+        """Return the send that a receive matches. A receive from any source has a choice."""
         ranks = [call.rank for call in candidates]
         chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
         observer = self._run.observer
@@ -187,14 +187,14 @@ class Exchange:
         yield from self._complete(me, send.signature, (send, receive), members, taken)
 
     def _see_others(self, me: Task, call: Call) -> None:
-        """A call that does not match ends the run, so it matters that it came after those that it met."""
+        """Record that a call arrived after the others of its slot: a mismatched call ends the run, so order matters."""
         if self._run.observer is not None:
             self._run.observer.touched(me.number, Access(call_object(call), Mode.READ))
 
     def _complete(
         self, me: Task, signature: Signature, calls: Sequence[Call], members: tuple[int, ...], text: str = ""
     ) -> Script:
-        """Let the data of calls that have met move; their ranks learn of it when they run next."""
+        """Move the data of matched calls. Their ranks are notified when they run next."""
         run = self._run
         met = [self._issued.pop(id(call)) for call in calls]
         names = tuple([issued.name for issued in met])
@@ -218,6 +218,6 @@ class Exchange:
         """Serve `Missing`."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.slot_of(call)
-        if slot is None:  # the call has not come there itself yet
+        if slot is None:  # the call itself has not arrived yet
             return tuple(rank for rank in sorted(self._run.slots.members(call.group)) if rank != call.rank)
         return slot.missing

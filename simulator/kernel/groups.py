@@ -1,4 +1,4 @@
-"""Groups: what they are called, who is in them, and which of their barriers were given up."""
+"""Process groups: their names, their ranks, and which of their barriers were given up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.kernel.tasks import Task
 
 
 class Groups:
-    """The groups of one execution."""
+    """The process groups of one execution."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,12 +1,12 @@
-"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring.
+"""The kernel of one execution takes requests of ranks and returns answers. See the package's docstring.
 
 Prior art. Shuttle and Loom run the tasks of one test on one thread and choose the next task at each operation; so does
-this kernel, but its tasks are real threads or processes, and it never runs one: a host does what an answer says.
-A request that may have to wait is served by a generator, which stops there.
+this kernel, but its tasks are real threads or processes, and it never runs one: a host carries out its answers.
+A request that may have to wait is served by a generator, which pauses at the wait.
 
-Refused: a door of its own for each frequent request (`begin_call`, `issue` and `wait_for` had one each, in four
-classes), as each had to be kept equal to the table; a scheduler thread, as a context switch would then need two of
-Python's.
+Rejected designs: a method for each frequent request (`begin_call`, `issue` and `wait_for` had one each, in four
+classes), as each had to be kept equal to the table of handlers; a scheduler thread, as each switch between tasks would
+then need two thread switches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Serve = Callable[[Task, Any], Any]
 
 
 class Kernel:
-    """One execution, as whoever runs its ranks sees it."""
+    """One execution. The host that runs the ranks calls these methods."""
 
     def __init__(
         self,
@@ -122,23 +122,23 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else GoOn(served)
 
     def watch(self, handle: int) -> bool:
-        """Something hangs on the completion of a call from here on. False: each one is delivered as it comes."""
+        """Note that code depends on a call's completion. False if every completion is delivered anyway."""
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Go on with the running task's request, after what the host said to the last answer."""
+        """Continue the running task's request with the host's reply to the last answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance(me, said)
 
     def drop(self) -> None:
-        """Give up the running task's request: what the last answer asked for could not be done."""
+        """Give up the running task's request, because the host could not do what the last answer asked for."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         me.scripts.pop().close()
 
     def resume(self, task: Task) -> Answer:
-        """A task has got the baton: what it waited for, or what it begins with."""
+        """Return the answer for a task that got the baton: what it waited for, or what it starts with."""
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:
@@ -160,38 +160,38 @@ class Kernel:
             me.scripts.pop()
             raise
 
-    # --- what only a host may do --------------------------------------------------------------------------------------
+    # --- for the host only -------------------------------------------------------------------------------------------
 
     def start(self) -> int:
-        """Who runs first."""
+        """Return the number of the task that runs first."""
         return self._turns.first()
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task has the baton, or is going to get it, only to leave."""
+        """True if a task has the baton, or will get it, only to unwind its program."""
         return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
 
     def stop(self, ending: Ending) -> None:
-        """Let every task be unwound; `next_unfinished` says in which order."""
+        """Start to unwind every task; `next_unfinished` returns the order."""
         self.run.life.stop(ending)
 
     def stop_at_limit(self, ending: Ending, task: Task | None, stack: StackTold | None) -> None:
-        """Stop because a limit of wall time has passed, and find so."""
+        """Stop because a limit of wall time has passed, and record a finding."""
         self.run.findings.append(limit_passed(self.run, ending, task, stack))
         self.stop(ending)
 
     def give_baton(self, number: int | None) -> None:
-        """The host hands the baton over; `resume` follows as soon as the task runs."""
+        """Record that the host gives a task the baton; `resume` follows when the task runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
     def abandon(self, task: Task) -> None:
-        """A task does not come back, and the execution stops: the others are unwound without it."""
+        """Stop without a task that never returns; the other tasks are unwound."""
         task.change(Change.ABANDON)
         self._turns.disable(task)
 
     def lose(self, rank: RankRecord, error: RankError | None) -> Answer | None:
-        """A rank is gone without a word; no error if that is how its program ends.
+        """Remove a rank that disappeared without a report. `error` is None if its program ended that way.
 
-        If it was running, the answer is for whoever is to run next.
+        If the rank was running, return the answer for the task that runs next.
         """
         if not self._lifecycle.lose(rank, error):
             return None
@@ -200,11 +200,11 @@ class Kernel:
         return self._advance(me, None)
 
     def never_started(self, task: Task) -> None:
-        """The host could not start a task: it has nothing to be carried out of."""
+        """Remove a task that the host could not start; it has no program to unwind."""
         task.change(Change.UNWIND)
 
     def next_unfinished(self) -> int | None:
-        """Who is to be unwound next; None once all have ended."""
+        """Return the task to unwind next; None once all have ended."""
         successor = self._turns.next_unfinished()
         if successor is None:
             self.run.life.end()
@@ -212,5 +212,5 @@ class Kernel:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """What was chosen so far."""
+        """Return the schedule so far: the choices made."""
         return tuple(self._turns.choices)

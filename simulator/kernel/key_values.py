@@ -1,9 +1,9 @@
 """The key-value store that all ranks share.
 
-A wait without a time-out of its own never ends by one: that a key will never come is found exactly, as a deadlock.
+A wait without its own time-out never times out. A key that is never set is reported exactly, as a deadlock.
 
-Who explores is told of each operation what it did, not what it might have done: one that changes nothing is a look.
-And who looks for the same again, and finds the same, polls: it lets the other ranks run.
+An exploration receives what each operation did, not what it might have done: one that changes nothing is a read.
+A rank that repeats a read and gets the same result polls: it lets the other ranks run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ once is enough: nobody does it twice for another reason."""
 
 
 class KeyValues:
-    """What the ranks of one execution have stored, and who waits for which keys."""
+    """The values that ranks of one execution stored, and which ranks wait for which keys."""
 
     def __init__(self, run: Run, turns: Turns, pauses: Pauses) -> None:
         self._run = run
@@ -79,7 +79,7 @@ class KeyValues:
             raise RequestEnded(Refuse("ValueError", str(error))) from error
 
     def _get(self, me: Task, request: StoreOperation) -> Script:
-        """The values of keys, once all are there."""
+        """Return the values of keys once all exist."""
         if request.operation == "multi_get":
             yield from self._await(me, request.keys, request)
         found = []
@@ -91,7 +91,7 @@ class KeyValues:
         return tuple(found)
 
     def _add(self, me: Task, request: StoreOperation) -> int:
-        """The sum. To add 0 is how one looks at a number."""
+        """Add to a number and return the sum. Adding 0 counts as a read."""
         (key,) = request.keys
         try:
             total = int(self._values.get(key, b"0")) + request.amount
@@ -102,7 +102,7 @@ class KeyValues:
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
-        """Store the second value over the first, which is empty for a key that is not there; what is there then."""
+        """Replace the first value (empty if the key does not exist) by the second; return the resulting value."""
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -132,24 +132,24 @@ class KeyValues:
         return len(self._values)
 
     def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
-        """In the order of their names: torch promises none, and in which order they came is nobody's to see."""
+        """Return the keys sorted by name, as torch promises no order and the order of creation must not be seen."""
         self._read(me, ALL_KEYS[1:])
         return tuple(sorted(key for key in self._values if key.startswith(request.prefix)))
 
     def _check(self, me: Task, request: StoreOperation) -> Script:
-        """True if all keys are there. To look in vain lets the other ranks run."""
+        """True if all keys exist. If not, the other ranks run first."""
         if not self._has(request.keys):
             yield from self._pauses.poll(me, _accesses("check", request.keys))
         self._read(me, request.keys)
         return self._has(request.keys)
 
     def _wait(self, me: Task, request: StoreOperation) -> Script:
-        """Wait until all keys are there. Those that are missing, if the time-out passed first."""
+        """Wait until all keys exist. Return the missing keys if the time-out passed first."""
         if (yield from self._await(me, request.keys, request)):
             self._read(me, request.keys, is_needed=True)
             return ()
         self._read(me, request.keys)
-        return self._missing(request.keys)  # they may have come at the instant of the time-out
+        return self._missing(request.keys)  # they may have been set at the instant of the time-out
 
     def _push(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
@@ -159,7 +159,7 @@ class KeyValues:
         self._wake_waiting(me, key)
 
     def _pop(self, me: Task, request: StoreOperation) -> Script:
-        """Take the oldest value of a queue; None if there is none, and the caller does not wait, or finds another."""
+        """Take a queue's oldest value. None if it is empty and the caller does not wait, or the key has a value."""
         (key,) = request.keys
         while key not in self._queues:
             if not request.may_wait or key in self._values:  # as torch's stores: it waits for the key, whatever it has
@@ -210,7 +210,7 @@ class KeyValues:
             self._touch(me, key, Mode.READ, is_needed=is_needed)
 
     def _touch(self, me: Task, key: str | int, mode: Mode, *, is_needed: bool = False) -> None:
-        """Tell who explores. A key that is needed is there by now, and would have been waited for."""
+        """Report an access to the exploration. A needed key exists by now; the rank would have waited for it."""
         if mode is Mode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         observer = self._run.observer
@@ -222,7 +222,7 @@ class KeyValues:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def _look(self, request: StoreOperation) -> object:
-        """What an operation would find that would change nothing now; None for one that would, or would wait."""
+        """Return the result of an operation that changes nothing now; None if it would change something or wait."""
         operation, keys, values = request.operation, request.keys, self._values
         if operation in _OF_ALL_KEYS:
             return len(values)
@@ -241,7 +241,7 @@ class KeyValues:
         return found if operation in _READING and None not in found else None
 
     def _has_found_before(self, me: Task, request: StoreOperation, found: object) -> bool:
-        """True for who has found the same before, and has done nothing else since."""
+        """True if the task's last operation was the same one with the same result."""
         done = me.rank.calls_made + self._written.get(me.number, 0)
         before = self._looked.get((me.number, request))
         times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
@@ -260,9 +260,9 @@ class KeyValues:
         self._wake_waiting(me, key)
 
     def _note_gone(self, key: str) -> None:
-        """Tell who explores of a key that is there no more, and who waits for more keys than this one.
+        """Report a removed key to the exploration, and each rank that waits for this key and others.
 
-        Each of these misses it from here on, and would not have, had the others come sooner.
+        Such a rank lacks the key from now on; it would not, had the other keys been set sooner.
         """
         observer = self._run.observer
         if observer is None:
@@ -274,7 +274,7 @@ class KeyValues:
                 observer.intends(number, _accesses("wait", keys))
 
     def _note_let_go(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Tell who explores who goes on. With that, who made the last of several keys saw that the others are there."""
+        """Report a rank that continues. The rank that set the last of its keys has thereby seen the others."""
         observer = self._run.observer
         if observer is not None and self._run.tasks[number].state is State.WAITING:
             for key in keys[1:] and keys:  # a single one it has just made
@@ -282,7 +282,7 @@ class KeyValues:
             observer.let_go(me.number, number, tuple([("key", key) for key in keys]))
 
     def _wake_waiting(self, me: Task, key: str) -> None:
-        """Wake whoever waits for `key` and nothing else. All of them: one that wants to take the value looks again."""
+        """Wake all ranks that wait only for `key`. A rank that wants to take the value checks again."""
         for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
             if self._has(keys):
                 self._note_let_go(me, number, keys)
@@ -291,7 +291,7 @@ class KeyValues:
         self._tell_waiting(key)
 
     def _tell_waiting(self, key: str) -> None:
-        """Who waits for more keys than this one waits for what is missing now, however it came to that."""
+        """Update the ranks that wait for `key` and others: each waits for the keys that are missing now."""
         for task, keys in self._waiting.values():
             if key in keys and isinstance(task.wait, StoreWait):
                 task.wait = replace(task.wait, keys=self._missing(keys))
@@ -300,14 +300,16 @@ class KeyValues:
         return tuple([key for key in keys if not self._has((key,))])
 
     def _await(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys are there. False if the time-out of the request, a `wait`, passed first.
+        """Wait until all keys exist. False if the time-out of the request, a `wait`, passed first.
 
-        They may have come at that instant all the same, before the rank ran.
+        Even then they may have been set at that instant, before the rank ran.
         """
         if self._has(keys):
             return True
         missing = self._missing(keys)
-        has_alarm = request.timeout_seconds is not None  # else it comes to the same whether it was here before the key
+        has_alarm = (
+            request.timeout_seconds is not None
+        )  # otherwise it makes no difference whether it waited before the key
         for key in missing:
             self._touch(me, key, Mode.READ if has_alarm else Mode.MISS)
         if self._run.observer is not None:

@@ -12,7 +12,7 @@ from ddpsim.simulator.kernel.turns import Turns
 
 
 def all_threads_of(rank: int) -> Object:
-    """Which threads a rank has."""
+    """Return the object that stands for the set of a rank's threads."""
     return ("thread", "all", rank)
 
 
@@ -57,7 +57,7 @@ class Lifecycle:
             self._run.observer.joined(me.number, request.number)
 
     def on_finish(self, me: Task, request: Finish) -> Script:
-        """Serve `Finish`: the baton goes on for good."""
+        """Serve `Finish`: the task gives the baton away and never gets it back."""
         self._turns.end(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
@@ -73,9 +73,9 @@ class Lifecycle:
         self._run.record(EventKind.RAISE, text=request.error.kind)
 
     def lose(self, rank: RankRecord, error: RankError | None) -> bool:
-        """Serve the loss of a rank, which has gone with all its tasks. True if the running one was among them.
+        """End all tasks of a rank that has disappeared. True if the running task was one of them.
 
-        Without an error its program has ended there, and has nothing to complain of.
+        Without an error, its program ended normally.
         """
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
@@ -98,7 +98,7 @@ class Lifecycle:
         return was_running
 
     def go_on_after(self, me: Task) -> Script:
-        """The baton goes on for good from a task that is over."""
+        """Give the baton away from a task that has ended."""
         successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.end()

@@ -1,4 +1,4 @@
-"""Notes: what tasks tell of themselves, which changes nothing for anybody."""
+"""Reports of tasks that change nothing in the execution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpsim.simulator.kernel.tasks import Task
 
 
 class Notes:
-    """Of one execution."""
+    """Serves the reports of one execution's tasks."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class Notes:
         self._run.record(request.kind, text=request.text)
 
     def noticed(self, me: Task, request: Noticed) -> None:
-        """Serve `Noticed`. A replica is judged at once, while its tensors are what they were."""
+        """Serve `Noticed`. A replica is compared at once, before its tensors change."""
         if request.kind is NoticedKind.REPLICA:
             self._run.judge(request.detail)
         else:

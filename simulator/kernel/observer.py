@@ -1,4 +1,4 @@
-"""Who watches the steps of a run, to tell which of them depend on each other. Only explorations have one."""
+"""The interface that receives the steps of a run, to find which depend on each other. Only explorations use it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ CallName = tuple[int, int]
 
 
 class Observer(Protocol):
-    """Told what ranks are about to do, have done, and have learned of each other.
+    """Receives what ranks are about to do, have done, and have learned of each other.
 
     A rank here is a task, by its number: the rank's own for its program.
     """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """A rank stands at a choice point; this is what it touches when it goes on.
+        """A rank is at a choice point; `accesses` is what it touches when it continues.
 
-        It `looks_again` for something that it has just looked for in vain.
+        `looks_again`: it repeats a check that has just failed.
         """
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """A rank touched an object. A receive from any source took from `source`, one of the `candidates`."""
 
     def created(self, rank: int, key: Object) -> None:
-        """A rank stored a key that was not there; it has touched it already."""
+        """A rank stored a key that did not exist. `touched` was called before."""
 
     def needs(self, rank: int, key: Object) -> None:
-        """A rank goes on now that a key is there, which it would have waited for; it touches it next."""
+        """A rank continues because a key exists; otherwise it would have waited. It touches the key next."""
 
     def removed(self, key: Object) -> None:
-        """A key is there no more; who took it away has touched it already."""
+        """A key was removed. `touched` was called before for the rank that removed it."""
 
     def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """A rank begins to wait for keys; it has touched those that are missing already.
+        """A rank begins to wait for keys. `touched` was called before for the missing ones.
 
-        Once let go it goes on `for good` even if one is removed before it runs; else it looks again.
+        If `is_for_good`, it continues after `let_go` even if a key is removed before it runs; if not, it checks again.
         """
 
     def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
@@ -49,25 +49,25 @@ class Observer(Protocol):
         """A rank issued a call."""
 
     def completed(self, names: Sequence[CallName]) -> None:
-        """Calls met."""
+        """Calls of several ranks matched."""
 
     def learned(self, rank: int, name: CallName) -> None:
         """A rank has seen that a call of its own is complete."""
 
     def started(self, rank: int, thread: int) -> None:
-        """A rank started a thread, which is one more to be told of."""
+        """A rank started a thread, whose steps are reported too."""
 
     def joined(self, rank: int, thread: int) -> None:
         """A rank has seen that a thread of its own has ended."""
 
     def cancelled(self, rank: int) -> None:
-        """A rank's thread, which stands at a choice point or waits, is to be unwound instead of going on."""
+        """A rank's thread, at a choice point or in a wait, will be unwound instead of continuing."""
 
     def used(self, kind: str) -> None:
         """A rank used something of a kind: an operation of the store, a class of `threading`, faults."""
 
     def cut_short(self, rank: int) -> None:
-        """The run ends here, in a step of this rank, whatever others could do."""
+        """The run ends in a step of this rank, even if other ranks could still run."""
 
     def woke(self, by: int | None, rank: int) -> None:
-        """A rank that waited goes on, because of another one; of all of them if `by` is None (time passed)."""
+        """A waiting rank continues because of rank `by`; None means time passed, which depends on all ranks."""
