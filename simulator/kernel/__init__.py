@@ -23,8 +23,8 @@ a slot; and `ReadClock`, unless it counts as a poll.
 Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`
 (the caller waits, and another task gets the baton). Other answers ask the host for work, each with its reply:
 `Deliver` a completion on the caller's own thread (`Delivered`), `Move` the data of matched calls (`Moved`),
-`TellStack`: the caller's stack (`StackTold`), `LookOutside`: wait for threads that belong to no rank (`Looked`). The host replies by
-`Kernel.reply`. If it cannot do the work, it gives the request up by `Kernel.drop`.
+`TellStack`: the caller's stack (`StackTold`), `LookOutside`: wait for threads that belong to no rank (`Looked`).
+The host replies by `Kernel.reply`. If it cannot do the work, it gives the request up by `Kernel.drop`.
 
 A script, a generator that yields the intermediate answers, serves a request. So the steps of a wait, from its choice
 point to its last event, can be read from top to bottom. The scripts of a caller form a stack, because code that runs
