@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
@@ -49,7 +50,7 @@ def train(rank: int, training: Training) -> History:
 
 
 def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
-    """The declared optimizer."""
+    """Return a new optimizer as declared."""
     options: dict[str, Any] = {"lr": choice.learning_rate}
     if choice.name is OptimizerName.SGD:
         options["momentum"] = choice.momentum
@@ -118,14 +119,10 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
     """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
     if training.join is None:
         return nullcontext()  # a join context alone changes what forwards communicate
-    options = {
-        "divide_by_initial_world_size": training.join.divide_by_initial_world_size,
-        "throw_on_early_termination": training.join.throw_on_early_termination,
-    }
+    options = structs.asdict(training.join)
     if training.optimizer.is_sharded:
-        return Join(
-            [each for pair in zip(models, optimizers, strict=True) for each in pair], **options
-        )  # in order of use
+        in_order_of_use = [each for pair in zip(models, optimizers, strict=True) for each in pair]
+        return Join(in_order_of_use, **options)
     if len(models) == 1:
         joined: AbstractContextManager[object] = models[0].join(**options)
         return joined
@@ -140,7 +137,6 @@ def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
 
 
 def _summed(loss: Tensor) -> Tensor:
-    """Return the loss of all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total
