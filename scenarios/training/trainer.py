@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from msgspec import structs
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
@@ -119,10 +118,14 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
     """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
     if training.join is None:
         return nullcontext()  # a join context alone changes what forwards communicate
-    options = structs.asdict(training.join)
+    options = {
+        "divide_by_initial_world_size": training.join.divide_by_initial_world_size,
+        "throw_on_early_termination": training.join.throw_on_early_termination,
+    }
     if training.optimizer.is_sharded:
-        in_order_of_use = [each for pair in zip(models, optimizers, strict=True) for each in pair]
-        return Join(in_order_of_use, **options)
+        return Join(
+            [each for pair in zip(models, optimizers, strict=True) for each in pair], **options
+        )  # in order of use
     if len(models) == 1:
         joined: AbstractContextManager[object] = models[0].join(**options)
         return joined
@@ -137,6 +140,7 @@ def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
 
 
 def _summed(loss: Tensor) -> Tensor:
+    """Return the sum of the losses of all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total
