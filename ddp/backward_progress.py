@@ -66,8 +66,6 @@ class StaticGraph:
     A parameter gets several gradients in one backward if a reentrant checkpoint that uses it runs more than once.
     """
 
-    __slots__ = ("_left", "times", "unused_everywhere")
-
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
         """Gradients per backward, by parameter, in the order of the first ones; None until it is learned."""
@@ -109,9 +107,7 @@ class StaticGraph:
         return tuple(times.get(index, 0) for index in range(count))
 
     def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
-        """Take over what another rank learned, except for counts that were learned here: ranks use different
-        parameters.
-        """
+        """Take over what another rank learned, but keep counts that were learned here, since ranks may differ."""
         if self.times is None:
             self.times = {index: count for index, count in enumerate(times) if count}
         self.unused_everywhere = frozenset(unused_everywhere)
@@ -122,8 +118,6 @@ class StepCounter:
 
     See Note [StepCounter] in simulator/attribution/wrapper.py.
     """
-
-    __slots__ = ("_is_uncounted", "_reduced", "aligned", "latest")
 
     def __init__(self) -> None:
         self.latest = 0

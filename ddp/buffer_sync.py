@@ -104,9 +104,7 @@ class _Pending(NamedTuple):
 
 
 class _Reduction:
-    """Reduces the buffers of one strategy, dtype and device by one all_reduce; the flat tensor is kept for the next
-    time.
-    """
+    """Reduces the buffers of one strategy, dtype and device by one all_reduce; its flat tensor is kept."""
 
     def __init__(self, strategy: Strategy, slots: Sequence[Slot]) -> None:
         self.slots = tuple(slots)

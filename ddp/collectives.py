@@ -186,9 +186,7 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
 
 
 def _object(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return a pickled None, or its size: torch sends first the sizes of objects, then tensors with room for the
-    largest.
-    """
+    """Return a pickled None or its size: torch sends sizes first, then tensors with room for the largest object."""
     pickled = pickle.dumps(None)
     if collective.dtype is not torch.uint8:
         return torch.full(shape, len(pickled), dtype=collective.dtype, device=device)

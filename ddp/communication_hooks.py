@@ -22,8 +22,6 @@ CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Fut
 class GradBucket:
     """A bucket as a hook sees it, with the methods of torch.distributed.GradBucket."""
 
-    __slots__ = ("_buffer", "_gradients", "_index", "_is_last", "_parameters")
-
     def __init__(
         self, index: int, buffer: Tensor, gradients: Sequence[Tensor], parameters: Sequence[Tensor], *, is_last: bool
     ) -> None:

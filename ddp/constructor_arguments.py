@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -12,37 +11,9 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.bucket_plan import DEFAULT_CAP_MB, Caps
+from ddpsim.ddp.bucket_plan import DEFAULT_CAP_MB
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.unused import find_tensors
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The arguments of the constructor that were checked."""
-
-    parameters: dict[str, Parameter]
-    """The parameters whose gradients are reduced."""
-    device: torch.device
-    """The device of the parameters."""
-    caps: Caps
-    device_ids: list[torch.device] | None
-    output_device: torch.device | None
-
-
-def checked_arguments(
-    module: nn.Module,
-    *,
-    ignored: frozenset[str],
-    device_ids: Sequence[int | torch.device] | None,
-    output_device: int | torch.device | None,
-    bucket_cap_mb: float | None,
-) -> Checked:
-    """Return the arguments after all checks that need no other rank."""
-    parameters = trainable_parameters(module, ignored)
-    device = common_device(parameters)
-    caps = Caps.of(checked_cap(bucket_cap_mb))
-    return Checked(parameters, device, caps, *checked_devices(device_ids, output_device, device))
 
 
 def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:

@@ -1,13 +1,4 @@
-"""The exceptions of the engine.
-
-EngineError                     the base of all others
-+-- UsageError                  an argument or call that the engine cannot accept
-+-- ReplicaMismatchError        the ranks' models or settings differ
-+-- ParameterChangedError       a parameter was frozen, unfrozen, replaced or added after construction
-+-- OpenBackwardError           a backward ended without the gradients of some parameters
-+-- BypassedBackwardError       a gradient was computed that no forward through the wrapped model announced
-+-- JoinError                   the ranks inside a join disagree, one left it, or a call cannot be answered
-"""
+"""The exceptions of the engine."""
 
 from __future__ import annotations
 

@@ -48,8 +48,6 @@ def listen(parameters: Sequence[Tensor], listener: Listener) -> None:
 class _Hook:
     """Reports the gradients of one parameter to one listener."""
 
-    __slots__ = ("_index", "listener")
-
     def __init__(self, listener: weakref.ref[Listener], index: int) -> None:
         self.listener = listener
         self._index = index
@@ -74,8 +72,6 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 
 class EndOfBackward:
     """Calls a listener's `on_backward_end` at the end of a backward; see Note [End of backward]."""
-
-    __slots__ = ("_listener", "_task")
 
     def __init__(self, listener: Listener) -> None:
         self._listener = weakref.ref(listener)

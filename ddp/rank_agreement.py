@@ -23,8 +23,6 @@ from ddpsim.ddp.bucket_plan import complete_order
 class DiscoveredOrder:
     """The order of gradients: unknown, recorded on this rank, or agreed on."""
 
-    __slots__ = ("_count", "_seen", "agreed", "is_due")
-
     def __init__(self, count: int) -> None:
         self._count = count
         self._seen: list[int] = []
@@ -72,8 +70,6 @@ class DiscoveredOrder:
 
 class UsedMap:
     """Counts for each parameter how many ranks used it: one small all_reduce in flight."""
-
-    __slots__ = ("_users", "_work")
 
     def __init__(self, used: Iterable[int], count: int, group: ProcessGroup, device: torch.device) -> None:
         users = torch.zeros(count, dtype=torch.int32)

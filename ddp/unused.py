@@ -69,9 +69,7 @@ def _parts(item: object) -> Iterable[object]:
 
 
 def _members(item: object) -> Iterable[object]:
-    """Return the items of a collection. A user's own sequence type is searched by attributes, since indexing may run
-    code.
-    """
+    """Return the items of a collection; a user's own sequence type is not indexed, since that may run code."""
     if isinstance(item, Mapping):
         return chain.from_iterable(item.items())
     return item if isinstance(item, _COLLECTIONS) else ()
