@@ -24,7 +24,7 @@ from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
 
 # A member of an enum takes longer to look up than a global, and these are looked up at each context switch.
