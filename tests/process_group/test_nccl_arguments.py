@@ -8,8 +8,8 @@ from torch import full, ones, zeros
 from ddpsim import Code, Verdict, simulate
 from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
 from ddpsim.simulator.process_group.argument_rules import rules_of
-from ddpsim.simulator.process_group.group import rules_for
 from ddpsim.simulator.process_group.gpu_labels import put
+from ddpsim.simulator.process_group.group import rules_for
 from tests.kit.results import returned
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names before torch 2.13
