@@ -12,10 +12,9 @@ from math import prod
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches, mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
