@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import dtype_text, tensor_text
+from ddpsim.ddp.text_formats import dtype_text, tensor_text
 
 
 class When(Enum):

@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 from ddpsim.ddp.broadcast import broadcast_coalesced, is_plain
 from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import callable_name
+from ddpsim.ddp.text_formats import callable_name
 
 __all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import callable_name
+from ddpsim.ddp.text_formats import callable_name
 
 CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Future[Tensor]]"
 

@@ -24,7 +24,7 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn import Parameter
 from torch.utils import _pytree
 
-from ddpsim.ddp.announcement import Forward
+from ddpsim.ddp.backward_progress import Graph
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import Scale
 from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
@@ -38,12 +38,12 @@ from ddpsim.ddp.constructor_arguments import (
     trainable_parameters,
 )
 from ddpsim.ddp.errors import JoinError, UsageError
-from ddpsim.ddp.expectation import Graph, Outputs
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddpsim.ddp.join_coordinator import JoinCoordinator, Participants
+from ddpsim.ddp.join_protocol import Forward
 from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
 from ddpsim.ddp.reducer import InJoin, Reducer
-from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
+from ddpsim.ddp.unused import Outputs, accumulators_of, find_tensors, reached_parameters
 from ddpsim.ddp.verify import verify_problem, verify_replicas
 
 __ddp_phases__ = {

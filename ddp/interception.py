@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.operations import OPERATIONS
+from ddpsim.ddp.collective_table import OPERATIONS
 
 Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
 """Called with the method's name and arguments; the call is made inside the context."""

@@ -49,27 +49,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from ddpsim.ddp.announcement import (
+from ddpsim.ddp.collective_table import OPERATIONS
+from ddpsim.ddp.collectives import Collective, describe, public_name, take_part
+from ddpsim.ddp.errors import JoinError
+from ddpsim.ddp.group_store import post_message, read_message
+from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
     Announcement,
     Forward,
+    JoinEvent,
+    JoinState,
     Kind,
     Round,
     expected_next,
+    follows,
     latest_forward,
     read_round,
     width_needed,
 )
-from ddpsim.ddp.collectives import Collective, describe, public_name
-from ddpsim.ddp.errors import JoinError
-from ddpsim.ddp.group_store import post_message, read_message
-from ddpsim.ddp.interception import Interception
-from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
-from ddpsim.ddp.neutral import take_part
-from ddpsim.ddp.operations import OPERATIONS
 from ddpsim.ddp.reducer import Reducer
-from ddpsim.ddp.wording import ranks_text
+from ddpsim.ddp.text_formats import ranks_text
 
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.ddp.errors import ParameterChangedError
-from ddpsim.ddp.wording import dtype_text
+from ddpsim.ddp.text_formats import dtype_text
 
 _SAMPLES = 16
 """Of how many parameters `check` reads dtype and device. `module.to(...)` converts all of them, so a few tell, and to

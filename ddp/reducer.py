@@ -18,21 +18,17 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.announcement import Kind
+from ddpsim.ddp.backward_errors import describe_bypassed, describe_open_backward, describe_surplus
+from ddpsim.ddp.backward_progress import Event, Graph, Stage, StaticGraph, StepCounter, follows
 from ddpsim.ddp.bucket import Bucket, Scale
 from ddpsim.ddp.bucket_plan import Caps
 from ddpsim.ddp.bucket_queue import BucketQueue
 from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddpsim.ddp.expectation import Graph, Outputs, describe_bypassed, describe_surplus
 from ddpsim.ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
-from ddpsim.ddp.open_backward import describe_open_backward
-from ddpsim.ddp.rebuild import DiscoveredOrder
-from ddpsim.ddp.reducer_state import ReducerState
-from ddpsim.ddp.stage import Event, Stage, follows
-from ddpsim.ddp.static_graph import StaticGraph
-from ddpsim.ddp.step_counter import StepCounter
-from ddpsim.ddp.used_map import UsedMap
+from ddpsim.ddp.join_protocol import Kind
+from ddpsim.ddp.rank_agreement import DiscoveredOrder, ReducerState, UsedMap
+from ddpsim.ddp.unused import Outputs
 
 __ddp_phases__ = {
     "_start": "bucket",

@@ -20,6 +20,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Any, NamedTuple, TypeGuard
@@ -107,6 +108,17 @@ class Reached(NamedTuple):
     """Of which a gradient can come, by index."""
     has_reentrant_checkpoint: bool
     """The walk met one, so parameters may be used inside it that are not in `parameters`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a forward returned, as far as the reducer is concerned."""
+
+    tensors: Sequence[Tensor]
+    reached: frozenset[int] | None
+    """Indices of the parameters that the tensors depend on; None if it cannot be told."""
+    accumulators: Sequence[Node] = ()
+    """The nodes of the graph that bring these parameters' gradients."""
 
 
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:

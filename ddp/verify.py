@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.ddp.errors import ReplicaMismatchError, UsageError
-from ddpsim.ddp.wording import dtype_text
+from ddpsim.ddp.text_formats import dtype_text
 
 SHOWN_DIFFERENCES = 5
 SHOWN_VERSIONS = 4

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddpsim.reports.document import Document, Run
+from ddpsim.reports.document import MARKS, Document, Run
 from ddpsim.reports.forms.finding_cards import finding_cards_of
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
-from ddpsim.reports.forms.html_legend import signs_of
 from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, page_data_of
+from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, colours_of, family_of, page_data_of
 from ddpsim.reports.layout.classes import shown_lanes
+from ddpsim.reports.layout.code_lines import SIDES
+from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of
 from ddpsim.reports.printable import VERBS
+from ddpsim.simulator.events import EventKind
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (
@@ -70,3 +72,26 @@ def _in_order(document: Document) -> list[tuple[int, Run]]:
     runs = list(enumerate(document.runs))
     failing = document.exploration.failing if document.exploration is not None else None
     return sorted(runs, key=lambda each: each[0] != failing)
+
+
+def signs_of(run: Run) -> frozenset[str]:
+    """Return the names of the signs that occur: families of calls, kinds of marks, and highlights."""
+    issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
+    kinds = {event.kind.value for event in run.events if event.kind in MARKS}
+    differing = differing_calls(run).values()
+    waiting = {run.events[issue].rank for slot in run.roots for issue in run.slots[slot].issues}
+    states = {
+        "bucket": any(call.bucket is not None for call in issued),
+        "shadow": any(call.is_shadow for call in issued),
+        "differs": any(each.is_odd and each.side < 0 for each in differing),
+        "others": any(not each.is_odd for each in differing),
+        **{
+            f"side{side}": any(each.side % SIDES == side for each in differing if each.side >= 0)
+            for side in range(SIDES)
+        },
+        "waits": bool(run.waiting),
+        "blamed": not run.culprits.isdisjoint(waiting),
+    }
+    families = {FAMILIES[family_of(call)] for call in issued}
+    signs = families | kinds | {name for name, occurs in states.items() if occurs}
+    return frozenset(signs | {f"slot{colour}" for colour in colours_of(run).values()})

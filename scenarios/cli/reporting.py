@@ -67,7 +67,7 @@ def show_lanes(result: Result) -> None:
 def _made(folder: Path | None, *, opens: bool) -> Path | None:
     if folder is None and not opens:
         return None
-    from ddpsim.reports.files import check_folder
+    from ddpsim.reports.report_folder import check_folder
 
     made = Path(tempfile.mkdtemp(prefix="ddpsim-")) if folder is None else folder
     check_folder(made)
@@ -167,15 +167,15 @@ class Report:
             self._write(make(), self._folder)
 
     def _write(self, document: Document, folder: Path) -> None:
-        from ddpsim.reports.files import write_reports
+        from ddpsim.reports.report_folder import write_reports
 
         write_reports(document, folder)
         self._path = folder / "report.html"
 
     def _write_beside(self, document: Document, folder: Path, row: IndexRow) -> None:
-        from ddpsim.reports.files import write_reports
         from ddpsim.reports.forms.junit import cases_of
         from ddpsim.reports.index import IndexEntry, folder_name
+        from ddpsim.reports.report_folder import write_reports
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, folder / own)

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.reports.document import Document
-from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import check_folder, plain_name, write_reports
+from ddpsim.reports.document import Document, ReportError
 from ddpsim.reports.index import row_of
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
+from ddpsim.reports.report_folder import check_folder, plain_name, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run

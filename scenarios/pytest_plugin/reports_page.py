@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.reports.errors import ReportError
+from ddpsim.reports.document import ReportError
 from ddpsim.reports.forms.junit import JunitCase
 from ddpsim.reports.index import IndexEntry, IndexRow, write_index
 from ddpsim.scenarios.pytest_plugin.failure_reports import FOLDER, ROW

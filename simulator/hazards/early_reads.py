@@ -35,32 +35,26 @@ class EarlyReads:
         """Tensors of some call were poisoned."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
         """The tensors that calls leave undefined, by rank."""
-        self._numbered: dict[int, _Numbered] = {}
-        """The latest call of each number."""
+        self.numbered: dict[int, _Numbered] = {}
+        """The latest call with each number."""
         self._count = [0] * world_size
         """How many calls got a number, by rank."""
         self._short: dict[int, _Numbered] = {}
         """The latest whose tensors had no room for the number, by rank."""
 
-    @property
-    def has_numbers(self) -> bool:
-        """Some call has got a number."""
-        return bool(self._numbered)
-
     def number(self, call: Call) -> int:
         """A number for a call whose tensors are to hold it; of many thousands of calls, several have the same."""
         number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
         self._count[call.rank] += 1
-        numbered = self._numbered[number] = _Numbered(call)
+        numbered = self.numbered[number] = _Numbered(call)
         if call.signature.dtype in SHORT:
             self._short[call.rank] = numbered
         return number
 
     def issued(self, pending: Pending) -> None:
-        """A rank issued a call."""
-        if pending.poisoned is not None:
-            self.has_poisoned = True
-            self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
+        """Note that a rank issued a call whose tensors are poisoned."""
+        self.has_poisoned = True
+        self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
 
     def left_undefined(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
         """The tensors that a rank's calls have left undefined, and that are still there."""
@@ -68,13 +62,13 @@ class EarlyReads:
 
     def leave_out(self, calls: Sequence[Call]) -> None:
         """Do not notice that the tensors of these calls are read."""
-        for numbered in (*self._numbered.values(), *self._short.values()) if calls else ():
+        for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
 
     def came_to_light(self, rank: int, value: Any, where: str) -> None:
         """A value that a program has made: notice whose tensors it has read."""
-        for number in sorted(numbers_in(value)) if self._numbered else ():
-            numbered = self._short.get(rank) if number == UNKNOWN else self._numbered.get(number)
+        for number in sorted(numbers_in(value)) if self.numbered else ():
+            numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))

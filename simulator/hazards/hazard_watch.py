@@ -153,7 +153,8 @@ class HazardWatch:
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        self._reads.issued(pending)
+        if pending.poisoned is not None:
+            self._reads.issued(pending)
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
@@ -171,7 +172,7 @@ class HazardWatch:
                 _see_delivery(pending, parts)
         is_sharing = in_flight is not None and in_flight.is_sharing
         if (
-            self._reads.has_numbers
+            self._reads.numbered
             and not is_sharing
             and not _only_writes(call)
             and any(map(may_hold_mark, pending.payload.inputs))
@@ -214,7 +215,7 @@ class HazardWatch:
         """The calls of a collective met and agree, and write their outputs next."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
-            if in_flight is not None and not pending.call.is_point_to_point:
+            if in_flight is not None and pending.call.peer is None:
                 for part in in_flight.parts:
                     part.slot_fills()
 

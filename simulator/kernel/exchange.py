@@ -138,13 +138,14 @@ class Exchange:
         if code is not None:
             self._see_others(me, calls[0])
             fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.calls()))
-        if branches_meet(calls) and not any(call.origin.shadow for call in calls):
+        if any(call.site is not calls[0].site for call in calls) and branches_meet(calls):
             self._notice_lines(calls)
         yield from self._complete(me, calls[0].signature, calls, slot.members)
 
     def _notice_lines(self, calls: Sequence[Call]) -> None:
         lines = frozenset([call.site for call in calls])
-        if lines not in self._lines_met:  # a loop issues from the same lines repeatedly
+        has_shadow = any(call.origin.shadow for call in calls)
+        if lines not in self._lines_met and not has_shadow:  # a loop issues from the same lines repeatedly
             self._lines_met.add(lines)
             self._run.noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Backend
 
 from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
-from ddpsim.simulator.process_group.gpu_labels import label_of
 
 
 class ArgumentRules(Protocol):
@@ -72,12 +71,6 @@ class RulesByDevice(NamedTuple):
 
     of_cpu: ArgumentRules
     of_gpu: ArgumentRules
-
-    def of(self, tensor: Tensor) -> ArgumentRules:
-        """The rules for a tensor. What C++ made is on no virtual GPU, as far as anybody can tell."""
-        if self.of_cpu is self.of_gpu or not (tensor.is_cuda or label_of(tensor) is not None):
-            return self.of_cpu
-        return self.of_gpu
 
 
 def rules_of(backend: str) -> RulesByDevice:

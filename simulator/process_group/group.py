@@ -25,7 +25,8 @@ from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
-from ddpsim.simulator.process_group.argument_rules import ArgumentRules
+from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
+from ddpsim.simulator.process_group.gpu_labels import label_of
 from ddpsim.simulator.process_group.monitored_barrier import check_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.through_torch import operator
@@ -50,7 +51,7 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
         signature = _signature("all_reduce", tensors, reduction)
         return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
@@ -59,7 +60,7 @@ class SimulatedGroup(NamedGroup):
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
         arguments.check_tensors("allreduce_coalesced_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature("all_reduce_coalesced", tensors, reduction)
@@ -69,7 +70,7 @@ class SimulatedGroup(NamedGroup):
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root. Others' tensors stay as they are, or are poisoned: gloo leaves partial sums there."""
         arguments.check_tensors("reduce_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature("reduce", tensors, reduction, self._root("reduce", opts.rootRank))
@@ -80,7 +81,7 @@ class SimulatedGroup(NamedGroup):
         """Reduce a list of tensors, one result to each rank."""
         inputs = input_lists[0]
         arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
-        rules = self._rules.of(outputs[0])
+        rules = rules_for(self._rules, outputs[0])
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature("reduce_scatter", inputs, reduction)
@@ -103,7 +104,7 @@ class SimulatedGroup(NamedGroup):
     def _reduce_scatter_tensors(self, operation: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Any:
         arguments.check_tensors("_reduce_scatter_base_", [*outputs, *inputs])
         arguments.check_same_count(outputs, inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = _reduction_of(opts)
@@ -116,7 +117,7 @@ class SimulatedGroup(NamedGroup):
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
         arguments.check_tensors("broadcast_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
         root = self._root("broadcast", opts.rootRank)
         signature = _signature("broadcast", tensors, root=root)
@@ -127,7 +128,7 @@ class SimulatedGroup(NamedGroup):
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
         arguments.check_tensors("allgather_", inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
         signature = _signature("all_gather", alike)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -136,7 +137,7 @@ class SimulatedGroup(NamedGroup):
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor in one tensor on every rank."""
         arguments.check_tensors("_allgather_base_", (output, tensor))
-        rules = self._rules.of(tensor)
+        rules = rules_for(self._rules, tensor)
         rules.check_all_gather_single(output, tensor, len(self._members))
         signature = _signature("all_gather_into_tensor", (tensor,))
         return self._collective(rules, signature, Payload([tensor], [output]), [output])
@@ -147,7 +148,7 @@ class SimulatedGroup(NamedGroup):
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather_single in one call."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
         signature = _signature("all_gather_into_tensor_coalesced", inputs)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -158,7 +159,7 @@ class SimulatedGroup(NamedGroup):
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
         signature = _signature("all_gather_coalesced", inputs)
@@ -171,7 +172,7 @@ class SimulatedGroup(NamedGroup):
         outputs = output_lists[0] if output_lists and is_root else []
         arguments.check_tensors("gather_", inputs)
         root = self._root("gather", opts.rootRank)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         if is_root:
             rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
         signature = _signature("gather", inputs, root=root)
@@ -192,7 +193,7 @@ class SimulatedGroup(NamedGroup):
         inputs = input_lists[0] if input_lists and is_root else []
         arguments.check_tensors("scatter_", outputs)
         root = self._root("scatter", opts.rootRank)
-        rules = self._rules.of(outputs[0])
+        rules = rules_for(self._rules, outputs[0])
         if is_root:
             rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
         signature = _signature("scatter", outputs, root=root)
@@ -202,7 +203,7 @@ class SimulatedGroup(NamedGroup):
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Tensor j of rank i becomes tensor i of rank j."""
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_to_all(outputs, inputs, len(self._members))
         splits = (_numels(inputs), _numels(outputs))
         signature = _signature("all_to_all", inputs, splits=splits)
@@ -216,7 +217,7 @@ class SimulatedGroup(NamedGroup):
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
         arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
-        rules = self._rules.of(tensor)
+        rules = rules_for(self._rules, tensor)
         rules.check_all_to_all_single(output, tensor)
         refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
         splits = (_equal_parts(input_splits, tensor, size), _equal_parts(output_splits, output, size))
@@ -257,13 +258,13 @@ class SimulatedGroup(NamedGroup):
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Receive from whichever rank of the group sends."""
         self._check_message("recv_any_source_", tensors, tag)
-        self._rules.of(tensors[0]).check_any_source()
+        rules_for(self._rules, tensors[0]).check_any_source()
         return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
     def _check_message(self, schema: str, tensors: list[Tensor], tag: int) -> None:
         arguments.check_tensors(schema, tensors)
         arguments.check_tag(schema.rstrip("_"), tag)
-        self._rules.of(tensors[0]).check_message(tensors, tag)
+        rules_for(self._rules, tensors[0]).check_message(tensors, tag)
 
     def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
@@ -316,6 +317,12 @@ class SimulatedGroup(NamedGroup):
     def _peer(self, operation: str, peer: int) -> int:
         arguments.check_peer(operation, peer, len(self._members))
         return self._members[peer]
+
+
+def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
+    """Return the rules for a tensor's device. A tensor that C++ code made counts as lying on no virtual GPU."""
+    has_one = rules.of_cpu is rules.of_gpu
+    return rules.of_cpu if has_one or not (tensor.is_cuda or label_of(tensor) is not None) else rules.of_gpu
 
 
 def _signature(

@@ -104,8 +104,9 @@ class Issuer:
         if tag and self._ignores_tags:
             call = call._replace(tag=0, ignored_tag=tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
-        pending = Pending(call, me, payload.copied() if is_buffered else payload)
-        pending.members = self.members
+        rank = me.of
+        rank.calls_issued += 1
+        pending = Pending(call, rank.calls_issued, rank, payload.copied() if is_buffered else payload, self.members)
         for name in names:
             host.ask(Noticed(NoticedKind.NAMED, (call,), name))
         if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:

@@ -18,7 +18,7 @@ from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.page_data import colours_of
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
-from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.reports.layout.mismatches import near_misses
 from ddpsim.simulator.events import EventKind
 from tests.reports.examples import MISSING, document, run_of
 from tests.reports.made import Story, call, exploration, missing_rank, parted

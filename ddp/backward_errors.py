@@ -7,13 +7,14 @@ ranks post messages in the group's store, and read what is there within a short 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from ddpsim.ddp.backward_progress import Graph
 from ddpsim.ddp.group_store import count_up, post_message, read_messages
-from ddpsim.ddp.wording import ranks_text
+from ddpsim.ddp.text_formats import ranks_text
 
 _SHOWN = 6
 
@@ -69,3 +70,39 @@ def _names(names: Sequence[str]) -> str:
         return "none is missing"
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def describe_surplus(name: str, index: int, graph: Graph, learned: Container[int]) -> str:
+    """A gradient that is one too many; `learned` are the parameters that get one in a static graph."""
+    if graph is not Graph.STATIC:
+        return f"{name} got {_NOT_SEARCHED if graph is Graph.SEARCHED else _CAME_AGAIN}"
+    return f"{name} got {_MORE_THAN_LEARNED if index in learned else _NOT_LEARNED}"
+
+
+def describe_bypassed(name: str) -> str:
+    """A gradient without a forward."""
+    return (
+        f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for its backward, so "
+        "nobody would reduce it: the inner module was called past the wrapper, or backward ran a second time through "
+        "one graph, or of two losses of one forward the first of two backwards ended the reduction: add the losses and "
+        "call backward once. Call the wrapper for each backward, or do this under its no_sync()"
+    )
+
+
+_CAME_AGAIN = (
+    "more gradients in this backward than expected: a reentrant checkpoint that runs twice, or two backwards through "
+    "one forward. Use static_graph=True if the graph is always the same, or checkpoint with use_reentrant=False"
+)
+_NOT_SEARCHED = (
+    "a gradient that was not expected in this backward: its second one, or the graph walked from the forward's outputs "
+    "did not show it. Use static_graph=True for parameters used in several reentrant checkpoints; return all tensors "
+    "that the loss depends on"
+)
+_NOT_LEARNED = (
+    "a gradient, but none in the first backward, and static_graph=True takes that for the rule: leave it out if the "
+    "graph changes"
+)
+_MORE_THAN_LEARNED = (
+    "more gradients in this backward than in the first, and static_graph=True takes that for the rule: leave it out if "
+    "the graph changes"
+)
