@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ddpsim.simulator.diagnosis.agreements import AgreedValue, values_differ
+from ddpsim.simulator.diagnosis.mismatch import AgreedValue, values_differ
 from ddpsim.simulator.kernel.endings import fail
 from ddpsim.simulator.kernel.requests import Agree
 from ddpsim.simulator.kernel.run import Run

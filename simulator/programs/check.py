@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches, mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
