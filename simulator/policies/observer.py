@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import Call
@@ -12,10 +11,10 @@ CallName = tuple[int, int]
 """Rank and handle of a call."""
 
 
-class Observer(Protocol):
+class Observer:
     """Receives what ranks are about to do, have done, and have learned of each other.
 
-    A rank here is a task, by its number: the rank's own for its program.
+    A rank here is a task, by its number: the rank's own for its program. A method that a subclass lacks does nothing.
     """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
