@@ -41,14 +41,13 @@ that knowledge. Polling loops are bounded (simulator/policies/spin_detection.py)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
-from ddpsim.simulator.exploration.compared import not_compared
 from ddpsim.simulator.exploration.happens_before import HappensBefore
 from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
 from ddpsim.simulator.exploration.steps import initials
@@ -58,6 +57,35 @@ from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
 from ddpsim.simulator.wording import listed
+
+OF_THE_STORE = frozenset(
+    {
+        "add",
+        "append",
+        "check",
+        "compare_set",
+        "delete_key",
+        "get",
+        "list_keys",
+        "multi_get",
+        "multi_set",
+        "num_keys",
+        "queue_len",
+        "queue_pop",
+        "queue_push",
+        "set",
+        "wait",
+    }
+)
+OF_THREADS = frozenset(
+    {"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue", "ThreadPoolExecutor"}
+)
+_COMPARED = OF_THE_STORE | OF_THREADS
+
+
+def not_compared(used: Iterable[str]) -> list[str]:
+    """Return what a program used for which there was no comparison, sorted."""
+    return sorted(set(used) - _COMPARED)
 
 
 class Dpor:

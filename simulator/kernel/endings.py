@@ -9,7 +9,7 @@ from typing import NoReturn
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches
 from ddpsim.simulator.diagnosis.uneven import with_batches
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.agreements import AgreedValue, values_differ
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.diagnosis.mismatch import AgreedValue, values_differ
 from ddpsim.simulator.diagnosis.samplers import Read, parts_differ
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.endings import fail

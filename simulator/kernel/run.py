@@ -9,9 +9,8 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.open_slots import open_slots
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import Connections
 from ddpsim.simulator.kernel.observer import Observer

@@ -25,7 +25,7 @@ from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
 
 # globals are faster to look up than members of an enum, and these are read at each context switch

@@ -52,8 +52,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
-from ddpsim.simulator.attribution.parameter_names import parameter_names
-from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
