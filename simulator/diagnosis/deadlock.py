@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
 from ddpsim.simulator.diagnosis.message_loops import left_for_messages
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, message_outlier
@@ -15,7 +15,6 @@ from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.uneven import counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
@@ -71,7 +70,7 @@ def _finding(
     """Make a finding; `odd` is its cause, `root` the cause of an earlier finding, which may have led to this one."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | Line] = [
-        heading("DEADLOCK", reading.code, snapshot.choice_points),
+        heading(reading.code, snapshot.choice_points),
         *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]

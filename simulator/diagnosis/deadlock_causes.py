@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import elided
-from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
 from ddpsim.simulator.diagnosis.message_loops import left_for_messages, unequal_loops
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
@@ -23,11 +22,11 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     bucket_left_out,
     is_later_bucket,
     post_hooks_differ,
+    sites_text,
 )
 from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
@@ -145,7 +144,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[C
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(who=missing)
     has_passed = _has_passed(snapshot, reading, calls)
-    if has_passed and are_of_hooks(calls):
+    if has_passed and all(call.origin.by_hook for call in calls):
         return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_text(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)

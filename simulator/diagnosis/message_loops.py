@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.uneven import behind
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.wording import Line
 
 _OTHER = {"send": "recv", "recv": "send"}

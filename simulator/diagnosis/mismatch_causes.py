@@ -18,7 +18,6 @@ from math import prod
 
 from ddpsim.simulator.calls import NOWHERE, Call, Phase, Shape
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
 from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parts
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, Root
@@ -43,6 +42,9 @@ WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
 _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE: Cause.OTHER_DTYPE}
 
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
+
+_WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
+"""What a wrapper does after its buckets."""
 
 
 def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
@@ -158,7 +160,7 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
         return Cause.WRAPPED_ALONE.lines(who=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
-    hooks = advise_hooks(calls, culprits, who)
+    hooks = _advise_hooks(calls, culprits, who)
     if hooks:
         return hooks
     if wrapping:
@@ -217,6 +219,50 @@ def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str
     if code in (Code.MISMATCH_SHAPE, Code.MISMATCH_ORIGIN):
         return Cause.UNUSED_ON_SOME_RANKS.lines(who=who)
     return Cause.HOOK_ON_SOME_RANKS.lines(who=who, field=FIELDS[code])
+
+
+# --- calls of communication hooks -------------------------------------------------------------------------------------
+
+
+def sites_text(calls: Sequence[Call]) -> str:
+    """Return the lines that made the calls, as text."""
+    return " and ".join(dict.fromkeys(str(call.site) for call in calls))
+
+
+def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[Line]:
+    """Return the cause and what to try, for calls of one wrapper that do not agree; [] if the hook is not the cause.
+
+    A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
+    more; between steps, a backward may also have been omitted. Calls that a hook chains with `then` have no such order:
+    they may meet a call of another bucket although the hooks are equal, and no rank is at fault.
+    """
+    hooked = [call for call in calls if call.origin.by_hook]
+    others = [call for call in calls if call not in hooked]
+    if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+        return []
+    if sorted(call.rank for call in others) == sorted(culprits):
+        return Cause.HOOK_MADE_NO_CALL.lines(who=who, site=sites_text(hooked))
+    if not others and (one_off := _hook_one_off(calls)):
+        return one_off
+    if not others and len({call.origin.bucket for call in calls}) > 1 and any(c.origin.is_chained for c in calls):
+        return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_text(calls))
+    return Cause.HOOK_CALLS_DIFFER.lines(who, sites_text([call for call in hooked if call.rank in culprits]))
+
+
+def _hook_one_off(calls: Sequence[Call]) -> list[Line]:
+    """Return the advice for calls of several steps; [] if all belong to one step."""
+    latest = max(call.origin.step or 0 for call in calls)
+    ahead = [call.rank for call in calls if call.origin.step == latest]
+    behind = [call.rank for call in calls if call.rank not in ahead]
+    if not ahead or not behind:
+        return []
+    return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
+
+
+def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
+    """True if a bucket has different parameters on some ranks."""
+    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
+    return len(buckets) > len({bucket for bucket, _ in buckets})
 
 
 # --- calls that join makes --------------------------------------------------------------------------------------------

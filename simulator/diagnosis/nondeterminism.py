@@ -99,7 +99,7 @@ def _finding(
     choice_points = _choice_points(first, second)
     summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
     lines: list[str | Line] = [
-        heading("NONDETERMINISM", Code.NONDETERMINISM, choice_points),
+        heading(Code.NONDETERMINISM, choice_points),
         str(Line("first", one)),
         str(Line("again", other)),
         *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),

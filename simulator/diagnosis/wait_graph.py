@@ -27,9 +27,8 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.digraph import Digraph
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 

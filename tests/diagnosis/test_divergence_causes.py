@@ -7,8 +7,15 @@ from ddpsim import Code, simulate
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
-from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, FirstDifference, Moment, Side, divergence
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    Circumstances,
+    Deviation,
+    FirstDifference,
+    Moment,
+    Side,
+    advise_deviation,
+    divergence,
+)
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
 from tests.kit.rows import rows
@@ -76,7 +83,7 @@ def test_one_factor_in_all_that_differs(values, factor):
 def test_what_a_join_does_not_cover(code, shadowed, words):
     joined = JoinedRank(1, 2, tuple((phase, 2) for phase in shadowed))
     joining = Joining("default", (joined, JoinedRank(0, 4)), 0)
-    cause, _ = advise(Deviation(code, (0, 1), 2), [joining])
+    cause, _ = advise_deviation(Deviation(code, (0, 1), 2), [joining])
     assert words in cause.text
     assert ("rank 1 ran out of input" in cause.text) is ("the ranks" not in words and "what the" not in words)
 
@@ -126,7 +133,7 @@ def test_what_is_known_besides_the_values_decides(circumstances, words):
 def test_what_is_reduced_by_hand(by_hand):
     deviation = Deviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
     words = "what the ranks reduce by hand is not" if by_hand else "the ranks together do not train on"
-    assert words in advise(deviation, [])[0].text
+    assert words in advise_deviation(deviation, [])[0].text
 
 
 def test_a_fingerprint_tells_order_and_sign_apart():
