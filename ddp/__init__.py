@@ -7,7 +7,7 @@ on real gloo and on GPUs. Start reading in engine.py.
 """
 
 from ddpsim.ddp.broadcast import broadcast_coalesced
-from ddpsim.ddp.buffer_sync import Strategy, When
+from ddpsim.ddp.buffer_strategies import Strategy, When
 from ddpsim.ddp.engine import DistributedDataParallel
 from ddpsim.ddp.errors import (
     BypassedBackwardError,

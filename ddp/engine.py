@@ -28,7 +28,8 @@ from ddpsim.ddp.backward_progress import Graph
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import Scale
 from ddpsim.ddp.bucket_plan import Caps
-from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
+from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.constructor_arguments import (
     checked_cap,
@@ -211,8 +212,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._samples = ()
         self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
-    # --- training -----------------------------------------------------------------------------------------------------
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module. With gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
@@ -323,8 +322,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         finally:
             self.require_backward_grad_sync = before
 
-    # --- settings -----------------------------------------------------------------------------------------------------
-
     def register_comm_hook(self, state: object, hook: CommunicationHook) -> None:
         """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor.
 
@@ -349,8 +346,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         strategy.
         """
         self._buffers_in_step.register(name_or_tensor, hook, when=when)
-
-    # --- join ---------------------------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -440,8 +435,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         else:
             self.reducer.give_up()
             self.reducer.steps.forget_unreduced()
-
-    # --- state --------------------------------------------------------------------------------------------------------
 
     def _verify(self) -> None:
         verify_replicas(

@@ -48,7 +48,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from ddpsim.ddp.collective_table import OPERATIONS
 from ddpsim.ddp.collectives import Collective, describe, public_name, take_part
 from ddpsim.ddp.errors import JoinError
-from ddpsim.ddp.group_store import post_message, read_message
+from ddpsim.ddp.group_store import post_message, read_messages
 from ddpsim.ddp.interception import Interception
 from ddpsim.ddp.join_protocol import (
     NARROW,
@@ -154,8 +154,6 @@ class JoinCoordinator:
         assert following is not None, f"{event.value} while {self._state.value}"
         self._state = following
 
-    # --- on a rank with input -----------------------------------------------------------------------------------------
-
     def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
         """Before a forward: report that this rank has input, and return which ranks have.
 
@@ -229,8 +227,6 @@ class JoinCoordinator:
             self._hold(call)
         elif self._state is JoinState.COMPLETE:
             self._log.append(call)
-
-    # --- on a rank that has none --------------------------------------------------------------------------------------
 
     def shadow_until_all_joined(self) -> int:
         """Answer the other ranks' calls until none has input; return the last rank to join (the highest of several)."""
@@ -310,8 +306,6 @@ class JoinCoordinator:
             told["joined"] = self.members
         return told
 
-    # --- rounds -------------------------------------------------------------------------------------------------------
-
     def _hold(self, row: Announcement) -> Round:
         """Hold a round; raise JoinError on all ranks if they cannot continue together."""
         was_complete = len(self.present) == self._size
@@ -351,10 +345,8 @@ class JoinCoordinator:
 
     def _problem(self, held: Round) -> str | None:
         if held.failed:
-            words = [
-                f"{self._text([rank])} left it by {read_message(self.group, f'ddp/join/{rank}')}"
-                for rank in held.failed
-            ]
+            messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
+            words = [f"{self._text([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
             return f"the join is over: {'; '.join(words)}"
         if not held.present:
             return None
@@ -378,8 +370,6 @@ class JoinCoordinator:
 
     def _text(self, ranks: Sequence[int]) -> str:
         return ranks_text([self._world_ranks[rank] for rank in ranks])
-
-    # --- what is watched ----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Intercept every collective of the present groups that share ranks with the join's."""

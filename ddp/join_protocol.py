@@ -130,16 +130,14 @@ def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
     pasts = {end: _common_past(log, end) for end in ends}
     for length in range(len(recent), len(log)):
         ends = [end for end in ends if pasts[end] >= length]
-        followings = [_up_to_forward(log, end) for end in ends]
+        followings = [
+            list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, end, None))) for end in ends
+        ]
         if not followings:
             return None
         if all(following == followings[0] for following in followings):
             return followings[0]
     return None
-
-
-def _up_to_forward(log: Sequence[Announcement], start: int) -> list[Announcement]:
-    return list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, start, None)))
 
 
 def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:

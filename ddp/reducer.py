@@ -103,8 +103,6 @@ class Reducer:
         self._reset()
         listen(self.parameters, self)
 
-    # --- called by the engine -----------------------------------------------------------------------------------------
-
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """The buckets, in the order of reduction."""
@@ -186,8 +184,6 @@ class Reducer:
     def rescale(self, scale: Scale | None) -> None:
         """Replace the scale of gradients that are due, since more ranks may have joined."""
         self._scale = scale
-
-    # --- backward -----------------------------------------------------------------------------------------------------
 
     def on_gradient(self, index: int) -> None:
         """Process a new gradient."""
@@ -330,8 +326,6 @@ class Reducer:
         """Parameters of a static graph that no rank uses, as far as known."""
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
 
-    # --- what changes between backwards -------------------------------------------------------------------------------
-
     def _reset(self) -> None:
         self._waiting = set(range(len(self.parameters)))
         self._queue.begin_anew()
@@ -355,8 +349,6 @@ class Reducer:
         following = follows(self._stage, event)
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
-
-    # --- join ---------------------------------------------------------------------------------------------------------
 
     def shadow_bucket(self, number: int) -> None:
         """On a joined rank: reduce a bucket with zeros, and take the reduced gradients."""
@@ -408,8 +400,6 @@ class Reducer:
             self._queue.lay_out(self._order.adopt(shared.order))
         if shared.times is not None and self._static_graph is not None:
             self._static_graph.adopt(shared.times, shared.unused_everywhere)
-
-    # --- what a diagnosis asks ----------------------------------------------------------------------------------------
 
     def __ddp_call__(self) -> dict[str, object]:
         """Return attributes of the current call (the simulator reads them; see simulator/attribution/phases.py)."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,6 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CLOSED = (nn.Module, torch.optim.Optimizer, Node, type, types.ModuleType, Enum, *_FUNCTIONS)
 """Types that are not searched: owners of parameters (having a module is not using it), functions, classes, modules."""
 _CHECKPOINT: type = CheckpointFunction._backward_cls
-
-
-# The tensors in an output.
 
 
 def find_tensors(output: object) -> Iterator[Tensor]:
@@ -59,11 +56,12 @@ def find_tensors(output: object) -> Iterator[Tensor]:
             stack.extend(reversed(list(_parts(item))))
 
 
-def _parts(item: object) -> Iterable[object]:
+def _parts(item: Any) -> Iterable[object]:
     """Return what the object contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
-    if _is_remote_reference(item):
+    rpc: Any = sys.modules.get("torch.distributed.rpc")  # without it there is no RRef
+    if rpc is not None and isinstance(item, rpc.RRef):
         return (item.local_value(),) if item.is_owner() else ()
     return chain(_members(item), getattr(item, "__dict__", {}).values(), _slots(item))
 
@@ -88,24 +86,6 @@ def _slots(item: object) -> Iterator[object]:
                     continue
 
 
-def _is_remote_reference(item: Any) -> TypeGuard[Any]:
-    """Return whether the item is an RRef, which exists only if torch's rpc module is loaded."""
-    rpc = sys.modules.get("torch.distributed.rpc")
-    return isinstance(item, getattr(rpc, "RRef", ()))
-
-
-# The parameters behind tensors.
-
-
-class Reached(NamedTuple):
-    """The result of a search of the graph."""
-
-    parameters: set[int]
-    """Indices of the parameters that can get a gradient."""
-    has_reentrant_checkpoint: bool
-    """Whether the graph has a reentrant checkpoint, which may use parameters that are not in `parameters`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """The output of a forward, as the reducer needs it."""
@@ -115,6 +95,15 @@ class Outputs:
     """Indices of the parameters that the tensors depend on; None if unknown."""
     accumulators: Sequence[Node] = ()
     """The nodes of the graph that accumulate these parameters' gradients."""
+
+
+class Reached(NamedTuple):
+    """The result of a search of the graph."""
+
+    parameters: set[int]
+    """Indices of the parameters that can get a gradient."""
+    has_reentrant_checkpoint: bool
+    """Whether the graph has a reentrant checkpoint, which may use parameters that are not in `parameters`."""
 
 
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
@@ -44,8 +43,7 @@ class Entry(NamedTuple):
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """What must be equal about the ranks' models and settings."""
 
     parameters: tuple[Entry, ...]
@@ -57,16 +55,12 @@ class Description:
 
     def encode(self) -> bytes:
         """Encode to bytes: equal for equal descriptions, on every machine."""
-        return json.dumps([self.parameters, self.buffers, self.settings, self.problem], separators=(",", ":")).encode()
+        return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Description:
         """Decode what `encode` returned."""
-        return Description(*msgspec.json.decode(data, type=_Fields))
-
-
-_Fields = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[tuple[str, str], ...], str]
-"""The encoded fields of a description."""
+        return msgspec.json.decode(data, type=Description)
 
 
 class Version(NamedTuple):
@@ -104,34 +98,19 @@ def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.
     raise ReplicaMismatchError(explain(versions)) from problem
 
 
-# What a rank has, as a value.
-
-
 def describe(
     parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]], settings: Mapping[str, object]
 ) -> Description:
     """Return the description of these parameters and buffers; settings are sorted."""
     return Description(
-        tuple(Entry(name, *_kind(tensor), _strides(tensor), tensor.requires_grad) for name, tensor in parameters),
-        tuple(Entry(name, *_kind(tensor), (), tensor.requires_grad) for name, tensor in buffers),
+        tuple(_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
+        tuple(_entry(name, buffer, ()) for name, buffer in buffers),
         tuple(sorted((name, repr(value)) for name, value in settings.items())),
     )
 
 
-def digest(encoded: bytes) -> bytes:
-    """Return a hash of 32 bytes of an encoded description."""
-    return hashlib.sha256(encoded).digest()
-
-
-def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
-    return dtype_text(tensor.dtype), tuple(tensor.shape)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
-
-
-# The exchange.
+def _entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> Entry:
+    return Entry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
 def _versions(description: Description, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
@@ -139,7 +118,7 @@ def _versions(description: Description, group: dist.ProcessGroup, device: torch.
     if group.size() == 1:
         return []
     encoded = description.encode()
-    own = digest(encoded)
+    own = hashlib.sha256(encoded).digest()
     return [] if _all_equal(own, group, device) else _exchange(encoded, own, group, device)
 
 
@@ -151,9 +130,7 @@ def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bo
     both = _tensor(own + bytes(255 - byte for byte in own), device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     largest = both.tolist()
-    return all(
-        high + complement == 255 for high, complement in zip(largest[: len(own)], largest[len(own) :], strict=True)
-    )
+    return all(high + rest == 255 for high, rest in zip(largest[: len(own)], largest[len(own) :], strict=True))
 
 
 def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
@@ -188,9 +165,6 @@ def _gather(own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[
 
 def _tensor(data: bytes, device: torch.device) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-
-
-# The text.
 
 
 def explain(versions: Sequence[Version]) -> str:

@@ -78,7 +78,9 @@ def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
     label_width = _label_width(shown, width)
-    lines = [_head(columns, first, room), *(_line(row, first, room, label_width) for row in shown)]
+    cut = f", the last {room} of {columns} columns" if first else ""
+    head = Text(f"lanes  matched calls are in one column{cut}", "bold")
+    lines = [head, *(_line(row, first, room, label_width) for row in shown)]
     if marked is not None:
         lines.append(_pointer(run, lanes, marked, first, label_width))
     if len(shown) < len(rows):
@@ -181,11 +183,6 @@ def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
 
 def _label_width(rows: Sequence[_Row], width: int) -> int:
     return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL, width // 2)
-
-
-def _head(columns: int, first: int, room: int) -> Text:
-    cut = f", the last {room} of {columns} columns" if first else ""
-    return Text(f"lanes  matched calls are in one column{cut}", "bold")
 
 
 def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
