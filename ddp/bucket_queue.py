@@ -19,10 +19,7 @@ from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
 class BucketQueue:
-    """All buckets of `parameters`, which are given by name; the methods use the parameter's index.
-
-    `keeps_views`: gradients become views of the buckets and remain views.
-    """
+    """The buckets of `parameters`, known by index. `keeps_views`: gradients become views of the buckets."""
 
     def __init__(
         self,

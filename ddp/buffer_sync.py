@@ -47,10 +47,9 @@ class BufferSync:
         return any(self._plan(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
-        """Synchronize the buffers of this side in place; `present` ranks have input.
+        """Synchronize the buffers of this side, with group rank `source` as broadcaster and `present` ranks with input.
 
-        `source` is the group rank whose buffers are broadcast. Callables are called last, in order, with the other
-        buffers already synchronized. Then all results of callables are waited for.
+        Callables are called last, in order; then all their results are waited for.
         """
         plan = self._plan(when)
         with torch.no_grad():
@@ -92,10 +91,7 @@ class _Reduction:
         self._views: Tensors = []
 
     def issue(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
-        """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes.
-
-        A single buffer is sent in place if possible.
-        """
+        """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes."""
         packed = [] if len(buffers) == 1 and is_plain(buffers[0]) else buffers
         sent = self._pack(packed) if packed else buffers[0]
         work = dist.all_reduce(sent, self._operation, group, async_op=True) if sent.numel() else None
@@ -147,7 +143,6 @@ class _Plan(NamedTuple):
 
 
 def _plan(strategies: BufferStrategies, when: When) -> _Plan:
-    """Group the buffers of one side by what is reduced together."""
     groups: dict[tuple[Strategy, torch.dtype, torch.device], list[Slot]] = {}
     broadcasts = []
     for slot, strategy in strategies.named(when):

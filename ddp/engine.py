@@ -187,10 +187,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._accumulators = accumulators_of(self.reducer.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copy.deepcopy and pickle: the module and settings, without what training has shown.
-
-        Raises UsageError if the wrapped model has a group or hooks, which cannot be copied.
-        """
+        """Return the module and settings, for a copy. Raises UsageError if a group or hook cannot be copied."""
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
@@ -213,10 +210,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module. With gradients enabled, and outside of no_sync, the next backward reduces the gradients.
+        """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
-        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError inside a failed
-        join or after one.
+        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError after a failed
+        join.
         """
         context = self._begin_forward(inputs, kwargs)
         if self.device_ids:
@@ -325,8 +322,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def register_comm_hook(self, state: object, hook: CommunicationHook) -> None:
         """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor.
 
-        torch's hooks can be used. Allowed once, before the first backward. Raises UsageError for a second hook, or one
-        that cannot be called.
+        Allowed once, before the first backward. Raises UsageError for a second hook, or one that cannot be called.
         """
         check_hook(hook)
         if self.reducer.has_hook:

@@ -3,21 +3,9 @@
 Note [Rounds]
     Before each forward the ranks hold a round: one small all_reduce, in which every rank says whether it has input.
     Once a rank has joined (run out of input), the other ranks also announce each collective in a round, and the joined
-    rank makes it too, with a contribution that changes nothing. Rounds show every rank's row to all ranks. So all of
-    them raise in the same round if a rank left by an exception, if the announcements differ, or if a joined rank cannot
-    answer a call.
-
-Note [Calls of a joined rank]
-    torch's engine has a fixed list for each iteration (`_DDPJoinHook.main_hook`); here announcements decide:
-
-    torch's list                                                        here
-    rebuild the buckets, once (_rebuild_buckets)                        Kind.REBUILD
-    broadcast the buffers (_check_and_sync_module_buffers)              Kind.COLLECTIVE
-    is this backward reduced? (_check_global_requires_..._grad_sync)    Kind.FORWARD: the round is enough
-    match the all_reduce of each bucket (_match_all_reduce_for_...)     Kind.BUCKET
-    match that of the used map (_match_unused_params_allreduce)         Kind.USED_MAP
-    take the rebuilt order for the next time (_push_all_rebuilt_params) ReducerState, after the join
-    post_hook: take over the last rank's model (_sync_final_model)      `end_join` of the engine
+    rank makes it too, with a contribution that changes nothing; torch's engine has a fixed list of such calls
+    (`_DDPJoinHook.main_hook`). Rounds show every rank's row to all ranks. So all of them raise in the same round if a
+    rank left by an exception, if the announcements differ, or if a joined rank cannot answer a call.
 
 Note [Leaving by an exception]
     While all ranks have input, nothing is announced: the others continue until the next round, and wait for this
@@ -78,6 +66,20 @@ class Member(Protocol):
     """A wrapped model inside a join."""
 
     reducer: Reducer
+    process_group: ProcessGroup
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the join's own tensors."""
+
+    def check_together(self) -> None:
+        """Raise JoinError if the ranks' states differ since an earlier join."""
+
+    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        """Notify the coordinator of each forward and reduction."""
+
+    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
+        """Leave the join of `coordinator`; take over the state of rank `authoritative`, if given."""
 
     def abandon(self, *, with_buffers: bool) -> None:
         """Make the calls that other ranks still wait for in this iteration, with neutral contributions."""
@@ -155,10 +157,7 @@ class JoinCoordinator:
         self._state = following
 
     def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
-        """Before a forward: report that this rank has input, and return which ranks have.
-
-        `continues`: an earlier forward of the same iteration is still to be reduced.
-        """
+        """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
@@ -280,7 +279,7 @@ class JoinCoordinator:
                 member.abandon(with_buffers=with_buffers)
 
     def _follow(self, call: Announcement | None) -> None:
-        """Make the call that the ranks with input are about to make; see Note [Calls of a joined rank]."""
+        """Make the call that the ranks with input are about to make."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
@@ -391,7 +390,6 @@ class JoinCoordinator:
             self._interception = None
 
     def _unwatched(self) -> AbstractContextManager[None]:
-        """Return a context in which calls are not announced."""
         return nullcontext() if self._interception is None else self._interception.paused()
 
 

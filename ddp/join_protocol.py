@@ -100,10 +100,7 @@ class Round:
 def read_round(
     rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> Round:
-    """Read all ranks' rows, in rank order.
-
-    For error texts, `members` are the global ranks, and `describe` formats a collective's details.
-    """
+    """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
     present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
     for rank in present:

@@ -43,10 +43,8 @@ __ddp_phases__ = {
 
 
 Announce = Callable[[Kind, int], AbstractContextManager[bool]]
-"""Called with the kind of call and the bucket's number; the collective is made inside the context.
-
-The context's value says whether joined ranks answer each call.
-"""
+"""Called with the kind of call and the bucket's number; the collective is made inside the context. The context's value
+says whether joined ranks answer each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +321,6 @@ class Reducer:
 
     @property
     def _known_as_unused(self) -> frozenset[int]:
-        """Parameters of a static graph that no rank uses, as far as known."""
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
 
     def _reset(self) -> None:
@@ -387,7 +384,6 @@ class Reducer:
         self.give_up()
 
     def _announced(self, kind: Kind, bucket: int) -> AbstractContextManager[bool]:
-        """Return the context of a collective; see `Announce`."""
         return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
     def share_state(self, source: int) -> None:

@@ -60,8 +60,8 @@ def _parts(item: Any) -> Iterable[object]:
     """Return what the object contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
-    rpc: Any = sys.modules.get("torch.distributed.rpc")  # without it there is no RRef
-    if rpc is not None and isinstance(item, rpc.RRef):
+    rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
+    if isinstance(item, rref):
         return (item.local_value(),) if item.is_owner() else ()
     return chain(_members(item), getattr(item, "__dict__", {}).values(), _slots(item))
 
@@ -109,8 +109,7 @@ class Reached(NamedTuple):
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
     """Return the node that accumulates each parameter's gradient, with the parameter's index. All must require grad.
 
-    Keep the dictionary: nodes and their Python objects stay the same only while something holds them. A parameter that
-    is moved to another type of device gets a new node.
+    Keep the dictionary: nodes and their Python objects stay the same only while something holds them.
     """
     return {get_gradient_edge(parameter).node: index for index, parameter in enumerate(parameters)}
 
@@ -124,10 +123,7 @@ def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, in
 
 
 def _graph(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all nodes behind the tensors, and None for inputs without gradient.
-
-    The set holds the nodes' Python objects, so they stay the same, and comparing identity is enough.
-    """
+    """Return all nodes behind the tensors, and None. Holding the nodes' Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add

@@ -34,10 +34,7 @@ class IndexRow(NamedTuple):
 
 
 def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> IndexRow:
-    """Return the row of a run, for the console and for the pytest plugin.
-
-    `run` is the document of the run, or only its name if the run has no report.
-    """
+    """Return the row of a run, which is a document, or only the name of a run without a report."""
     name = run if isinstance(run, str) else run.title
     return IndexRow(name, engine, expected, found)
 
@@ -53,10 +50,7 @@ class IndexEntry:
 
 
 def write_index(entries: Sequence[IndexEntry], folder: Path, *, title: str) -> Path:
-    """Write index.html and junit.xml of all runs into an existing folder; return the path of the page.
-
-    Raises ReportError if they cannot be written.
-    """
+    """Write index.html and junit.xml of all runs into a folder; return the page's path. May raise ReportError."""
     write_file(folder / "junit.xml", junit_of([entry.case for entry in entries], name=title))
     path = folder / "index.html"
     write_file(path, to_index(entries, title=title))

@@ -105,10 +105,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = N
 
 
 def _hangs(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
-    """Return True if the missing half of a message belongs to a rank that waits in another call.
-
-    The page then draws the existing half as an arrow that ends in no lane.
-    """
+    """Return True if the missing half of a message belongs to a waiting rank: an arrow then ends in no lane."""
     issues = run.slots[missing.slot].issues
     return bool(issues) and run.issued(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 

@@ -24,10 +24,7 @@ class Differing(NamedTuple):
 
 
 def differing_calls(run: Run) -> dict[int, Differing]:
-    """Return the calls of slots whose calls differ, by the events that issued them.
-
-    A call is odd (differs from the others) if the finding names its rank; if it names no rank of the slot, all are odd.
-    """
+    """Return the calls of slots whose calls differ, by issuing event. Odd are those of the finding's ranks, or all."""
     found: dict[int, Differing] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)
@@ -48,10 +45,7 @@ def differing_calls(run: Run) -> dict[int, Differing]:
 
 
 def _words(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
-    """Return the text for this aspect of each call. DDP's operations are named with their purpose.
-
-    If the aspect is the origin and the purposes differ too, the text is only the purpose, which is shorter.
-    """
+    """Return the text for this aspect of each call: an operation with its purpose, or only the purpose of an origin."""
     purposes = {(aspect(call), call.purpose) for call in calls}
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
     if aspect is _ORIGIN and is_plain:

@@ -30,10 +30,7 @@ def document_of_exploration(
     conclusion: str = "",
     parting: DivergencePoint | None = None,
 ) -> Document:
-    """Return a document with the exploration and two of its runs: a failing and a passing one.
-
-    `parting` is the first choice in which these two differ, if it was searched for.
-    """
+    """Return a document with an exploration and two runs; `parting` is the first choice in which they differ."""
     runs: list[Run] = []
 
     def add(result: Result | None, which: str) -> int | None:
