@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.strategy import Wrapped
+from ddpsim.simulator.exploration.strategy import Wrapped, strategy_of
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
 
