@@ -28,13 +28,13 @@ from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
 from ddpsim.simulator.kernel.notes import Notes
-from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.kernel.turns import Turns
+from ddpsim.simulator.policies.observer import Observer
 
 Serve = Callable[[Task, Any], Any]
 """Handles a request: returns the answer's value, or a script that produces it."""

@@ -13,12 +13,12 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState
 from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import Connections
-from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.states import Life
 from ddpsim.simulator.kernel.streams import Streams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
 

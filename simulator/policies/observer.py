@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import Call
@@ -12,10 +11,11 @@ CallName = tuple[int, int]
 """Rank and handle of a call."""
 
 
-class Observer(Protocol):
+class Observer:
     """Receives what ranks are about to do, have done, and have learned of each other.
 
-    `rank` is a task's number: the rank for the rank's program, and a higher number for a thread that it started.
+    `rank` is a task's number: the rank for the rank's program, and a higher number for a thread that it started. A
+    method that a subclass does not define does nothing.
     """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
