@@ -158,9 +158,7 @@ def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -
         indices = [index for index, member in enumerate(members[step.group]) if member in number]
         peer, root = step.peer, step.root
         if peer not in (None, ANY_SOURCE):
-            peer = number.get(
-                peer, number.get(stand_in, number[rank])
-            )  # its own number: the message is left out
+            peer = number.get(peer, number.get(stand_in, number[rank]))  # its own number: the message is left out
         if root is not None:
             root = number.get(root, number.get(stand_in, -1))
         return _with_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
