@@ -24,7 +24,7 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
-from ddpsim.scenarios.cli.program_words import options_of, with_program_as_one_word
+from ddpsim.scenarios.cli.program_words import options_of, start_servers, with_program_as_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -36,12 +36,7 @@ from ddpsim.simulator.errors import internal_error, is_unexpected
 from ddpsim.simulator.torch_version import complaint
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
-    "run": run,
-    "explore": explore,
-    "fuzz": fuzz,
-    "replay": replay,
-    "debug": debug,
-    "shrink": shrink,
+    command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)
 }
 """The commands that accept a program and its arguments, by name."""
 
@@ -70,10 +65,7 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         return Status.USAGE_ERROR
     try:
         words = _with_program(sys.argv[1:] if arguments is None else arguments)
-        if "--" in words:
-            from ddpsim.scenarios.cli.server_start import start_servers
-
-            start_servers(words)
+        start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
         return Status.INTERRUPTED

@@ -34,8 +34,7 @@ def diagnose(
         ),
     ],
     world_size: Annotated[
-        int | None,
-        typer.Option(help="World size of the job, if the records do not have it.", min=2, show_default=False),
+        int | None, typer.Option(help="World size of the job, if the records do not have it.", min=2)
     ] = None,
     write_test: Annotated[
         Path | None,
@@ -43,7 +42,6 @@ def diagnose(
             metavar="FILE",
             help="Write a test that repeats the last calls of the records in the same order: "
             "test_hang.py for pytest, hang.toml for run and shrink.",
-            show_default=False,
         ),
     ] = None,
     program: Annotated[
@@ -52,7 +50,6 @@ def diagnose(
             metavar="COMMAND",
             help="Simulate the program of the job, and show where its calls first differ from the records: "
             "--program 'train.py --epochs 2'",
-            show_default=False,
         ),
     ] = None,
     torchrun: Annotated[
@@ -79,7 +76,7 @@ def diagnose(
     Exit status: 0 nothing found, 1 findings, 2 no readable records, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
-    from ddpsim.scenarios.records.failing_scenario import check_form, written_test
+    from ddpsim.scenarios.records.failing_test import check_form, written_test
     from ddpsim.scenarios.records.found_records import found_in
     from ddpsim.simulator.records.job import job_of
     from ddpsim.simulator.records.rank_record import RecordError
@@ -151,19 +148,15 @@ def _head(diagnosis: Diagnosis) -> str:
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    return f"world size {size}  {_counted(count, 'record')} of {forms}  {_counted(calls, 'call')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"world size {size}  {output.counted(count, 'record')} of {forms}  {output.counted(calls, 'call')}"
 
 
 def _text(result: Result, diagnosis: Diagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
-    what = {"collective": diagnosis.compared, "message": diagnosis.messages}
-    met = [f"{count} {each}{'s' * (count != 1)}" for each, count in what.items() if count]
-    return f"PASS  the matched calls agree in everything that the records contain: {listed(met) or 'no call'}"
+    matched = {"collective": diagnosis.compared, "message": diagnosis.messages}
+    counts = [output.counted(count, noun) for noun, count in matched.items() if count]
+    return f"PASS  the matched calls agree in everything that the records contain: {listed(counts) or 'no call'}"
 
 
 def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:

@@ -51,6 +51,11 @@ def note(text: str) -> None:
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return the number with its noun: "1 record" or "2 records"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
     """Print a line for each scenario: its name, its expected outcome, its summary.
 

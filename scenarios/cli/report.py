@@ -24,8 +24,7 @@ def report(
     dot: Annotated[bool, typer.Option("--dot", help="Write the graph of waiting ranks, for Graphviz.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="Write JUnit XML, for CI systems.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.", show_default=False),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.")
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; implies --html.")] = False,
 ) -> int:

@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.status import Status
 if TYPE_CHECKING:
     from ddpsim import Result
     from ddpsim.reports.document import Document
-    from ddpsim.reports.index import IndexEntry, IndexRow
+    from ddpsim.reports.index import IndexEntry
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
@@ -38,7 +38,12 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
     If the command ends early, the finished runs are kept and indexed. Raises ReportError at once for a folder that
     cannot be written.
     """
-    made = _made(folder, opens=opens)
+    made = folder
+    if folder is not None or opens:
+        from ddpsim.reports.files import check_folder
+
+        made = folder or Path(tempfile.mkdtemp(prefix="ddpsim-"))
+        check_folder(made)
     report, is_done = Report(made, title), False
     try:
         yield report
@@ -62,16 +67,6 @@ def show_lanes(result: Result) -> None:
     if drawn is not None:
         output.show_styled(drawn)
         output.show("")
-
-
-def _made(folder: Path | None, *, opens: bool) -> Path | None:
-    if folder is None and not opens:
-        return None
-    from ddpsim.reports.files import check_folder
-
-    made = Path(tempfile.mkdtemp(prefix="ddpsim-")) if folder is None else folder
-    check_folder(made)
-    return made
 
 
 class Report:
@@ -103,7 +98,6 @@ class Report:
         """Add a run with its exit status and conclusion."""
         if self._folder is None:
             return
-        from ddpsim.reports.index import row_of
         from ddpsim.reports.making.result_document import document_of
         from ddpsim.scenarios.model import found_on_processes, found_text
 
@@ -118,10 +112,17 @@ class Report:
         if not self._title:
             self._write(document, self._folder)
             return
+        from ddpsim.reports.files import write_reports
+        from ddpsim.reports.forms.junit import cases_of
+        from ddpsim.reports.index import IndexEntry, folder_name, row_of
+
         expected = scenario.expected_by(engine).text(result.world_size)
         found = found_on_processes(result) if transport == "processes" else found_text(result)
         row = row_of(document, engine=engine.value, expected=expected, found=found)
-        self._write_beside(document, self._folder, row)
+        own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
+        write_reports(document, self._folder / own)
+        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
+        self._entries.append(IndexEntry(row, case, own))
 
     def add_without_report(
         self,
@@ -137,18 +138,11 @@ class Report:
         """Add an index row for a scenario that raised an exception or was not run."""
         if self._folder is None:
             return
-        from ddpsim.reports.forms.junit import JunitCase
+        from ddpsim.reports.forms.junit import JunitCase, State
         from ddpsim.reports.index import IndexEntry, row_of
 
-        case = JunitCase(
-            name=name,
-            suite=f"ddpsim.{engine.value}",
-            state="failed" if was_run else "not run",
-            seconds=seconds,
-            kind=found,
-            message=found,
-            text=text,
-        )
+        state: State = "failed" if was_run else "not run"
+        case = JunitCase(name, f"ddpsim.{engine.value}", state, seconds, kind=found, message=found, text=text)
         self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
@@ -171,16 +165,6 @@ class Report:
 
         write_reports(document, folder)
         self._path = folder / "report.html"
-
-    def _write_beside(self, document: Document, folder: Path, row: IndexRow) -> None:
-        from ddpsim.reports.files import write_reports
-        from ddpsim.reports.forms.junit import cases_of
-        from ddpsim.reports.index import IndexEntry, folder_name
-
-        own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
-        write_reports(document, folder / own)
-        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
-        self._entries.append(IndexEntry(row, case, own))
 
     def finish(self, *, is_done: bool) -> Path | None:
         """Write the index of several runs, and return the file to open; None if nothing was written.

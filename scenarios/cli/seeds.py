@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 _MOST = 1_000_000
 
 
-def seeds_in(text: str, policy: str) -> range:
+def seeds_in(text: str, policy: str, seed: int) -> range:
     """Return the seeds of a text like "0..99", including both ends.
 
-    Raises UsageError for another text, and for a policy that uses no seed.
+    Raises UsageError for another text, for a policy that uses no seed, and if `seed` is given, too.
     """
     from ddpsim import UsageError
 
+    if seed:
+        raise UsageError(f"found --seed {seed} and --seeds {text}, expected only one: leave one of them out")
     found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
     if not first <= last < first + _MOST:
@@ -95,13 +97,9 @@ class Outcomes:
 def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:
     """Run each seed and count the outcomes, with a progress bar on a terminal."""
     outcomes = Outcomes()
-
-    def run_one(seed: int) -> None:
-        result = run(seed)
+    results = ((seed, run(seed)) for seed in seeds)
+    for seed, result in output.with_progress_bar(results, len(seeds)):
         outcomes.add(seed, result, judge(result))
-
-    for _ in output.with_progress_bar(map(run_one, seeds), len(seeds)):
-        pass
     return outcomes
 
 

@@ -191,6 +191,6 @@ def pytest_terminal_summary(
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.reports_page import write_page
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_page
 
         terminalreporter.write_line(write_page(terminalreporter, folder))

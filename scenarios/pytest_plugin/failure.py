@@ -20,8 +20,7 @@ import pytest
 from ddpsim import Code, Exploration, Finding, Result, Verdict
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
-from ddpsim.scenarios.pytest_plugin.raised_by_ranks import SKIPS, Severity, severity
-from ddpsim.scenarios.pytest_plugin.rank_output import Output
+from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, Output, Severity, severity
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import End
 from ddpsim.simulator.runtime.outcome import one_line

@@ -16,7 +16,6 @@ from ddpsim.scenarios.files.program_line import as_typed, words_of_program
 from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
@@ -170,6 +169,30 @@ def _run(
             result = run(chosen)
         compared = against_reference(check_meets(chosen, result), chosen)
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
+
+
+def check_meets(scenario: Scenario, result: Result) -> Result:
+    """Raise UsageError if all ranks of a program finished without communicating with each other.
+
+    A program that exits by sys.exit(0), as after --help, may do so on purpose. Its result has a note, and the error
+    quotes it.
+    """
+    if not result.note:
+        return result
+    may_be = _where_it_may_be(scenario)
+    if any(value == 0 for value in result.returns):
+        return dataclasses.replace(result, note=result.note + may_be)
+    raise UsageError(
+        f"{result.note}; expected init_process_group on each: call it{may_be}, or run one rank (--world-size 1)"
+    )
+
+
+def _where_it_may_be(scenario: Scenario) -> str:
+    """Return the advice to give --gpus, for a program that makes its group only when it finds a GPU."""
+    assert isinstance(scenario.program, Script)
+    text = scenario.program.text()
+    is_for_gpus = scenario.gpus is None and ("cuda" in text or "accelerator" in text)
+    return ", give --gpus N if it does so only with GPUs" if is_for_gpus else ""
 
 
 def check_engine_options(scenario: Scenario, engine: Engine) -> None:

@@ -337,7 +337,7 @@ def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
     taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
     assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
     assert ddpsim("diagnose", "dumps", "--write-test", "own.txt")[2] == (
-        "ddpsim: --write-test is 'own.txt', expected OUT.py for pytest, or OUT.toml for ddpsim\n"
+        "ddpsim: --write-test is 'own.txt', expected a name that ends in .py (pytest) or .toml (ddpsim): correct it\n"
     )
 
 
