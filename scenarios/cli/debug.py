@@ -48,12 +48,12 @@ def debug(
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
+        from ddpsim.scenarios.running.debugging import debug_run, goal_of, reader_of_file
         from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.simulator.runtime.prompt_server import read_line
 
     goal = goal_of(at, rank, finding=finding)
-    read = read_line if commands is None else CommandsFile(commands)
+    read = read_line if commands is None else reader_of_file(commands)
     scenario = with_options(load(name), options)
     chosen = scenario.engine_named(engine)
     try:

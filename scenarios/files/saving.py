@@ -51,10 +51,9 @@ def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") 
 
 
 def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
-    """Return the text of a file that loads as this scenario; if it is a function, the file refers to it by name.
+    """Return the text of a file that loads as this scenario, with its own summary and cause by default.
 
-    `summary` and `cause` go into the file; the defaults are the scenario's own. The expectation of a function is not
-    written, because the scenario of that name has it.
+    If the scenario is a function, the file refers to it by name, and does not repeat its expectation.
     """
     said = {
         "ddpsim": VERSION,
@@ -113,14 +112,14 @@ def _within_reach(training: Training, world_size: int) -> Training:
 def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
     """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
-    rule = training.iterations
+    rule, mixed = training.iterations, training.mixed_precision
     expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
     return TrainingForm(
         **said,
         network=networks[0] if len(networks) == 1 else networks,
         iterations=rule.start if isinstance(rule, Rule) and rule == Rule(rule.start) else rule,
         dtype=Dtype(str(training.dtype).removeprefix("torch.")),
-        mixed_precision=_mixed_precision(training),
+        mixed_precision=None if mixed is None else MixedPrecision(str(mixed).removeprefix("torch.")),
         join=True if training.join == JoinTerms() else training.join or False,
         optimizer=training.optimizer,
         engine=dict(training.engine_options),
@@ -128,11 +127,6 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
         expect=None if expect == ExpectedOfTraining() else expect,
         **{name: getattr(training, name) for name in ALIKE},
     )
-
-
-def _mixed_precision(training: Training) -> MixedPrecision | None:
-    dtype = training.mixed_precision
-    return None if dtype is None else MixedPrecision(str(dtype).removeprefix("torch."))
 
 
 def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
@@ -143,16 +137,12 @@ def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
 def _lines(steps: list[Any]) -> Any:
     """Format one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
-    lines.extend([_inline(step) for step in steps])
+    for step in steps:
+        table = tomlkit.inline_table()
+        if isinstance(step, dict):
+            table.update(step)
+        lines.append(table if isinstance(step, dict) else step)
     return lines
-
-
-def _inline(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    table = tomlkit.inline_table()
-    table.update(value)
-    return table
 
 
 def _expect(kind: type[Expected], scenario: Scenario, **other: Any) -> Any:

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,14 +92,10 @@ def _folder(item: pytest.Item) -> Path:
 
 def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
     assert isinstance(item, pytest.Function)
-    how, conclusion = _how(item), _conclusion(run)
+    said: dict[str, Any] = {"name": item.nodeid, "how": _how(item), "conclusion": _conclusion(run)}
     if run.exploration is not None:
-        return document_of_exploration(
-            run.exploration, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion
-        )
-    return document_of(
-        run.result, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion, seconds=report.duration
-    )
+        return document_of_exploration(run.exploration, is_expected=False, **said)
+    return document_of(run.result, is_expected=False, seconds=report.duration, **said)
 
 
 def _how(item: pytest.Function) -> str:

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from ddpsim import Budget, Code, Result, UsageError, explore, simulate
+from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
     Run,
@@ -50,9 +50,7 @@ def run_test(item: pytest.Function) -> None:
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_drawn(item):
-        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import (
-            run_drawn,  # needs hypothesis, which this test has imported
-        )
+        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import run_drawn  # needs hypothesis
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
@@ -172,9 +170,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.token_replay import (
-            replay_test,  # already imported in a session with a token
-        )
+        from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 
         is_strict = not _is_drawn(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
@@ -275,8 +271,7 @@ def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
 def _check_expect(expect: str | None) -> None:
     codes = [code.value for code in Code]
     if expect is not None and expect not in codes:
-        close = get_close_matches(expect, codes, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"the codes are {', '.join(codes)}"
+        remedy = nearest(expect, codes) or f"the codes are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
 
 

@@ -22,11 +22,10 @@ from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 
 _DRAWN = 4
-"""How many schedules are drawn if the first execution failed under the default schedule too. It is also how many
-continuations of the failing schedule's kept prefix are tried, if an execution needs no processes."""
-
+"""The number of random schedules to try if no run has passed. It is also the number of random continuations of each
+kept beginning of the failing schedule, if a run needs no processes."""
 _LEAST_SECONDS = 1.0
-"""The highest number of choices that an execution may have for this search."""
+"""The shortest time limit of one run."""
 
 
 def with_closest_pass(
@@ -38,11 +37,10 @@ def with_closest_pass(
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
 ) -> tuple[Exploration, DivergencePoint | None]:
-    """Return the exploration with the passing execution that follows the failing schedule longest, and where they
-    differ.
+    """Return the exploration with the passing run that follows the failing schedule longest, and where they differ.
 
-    Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found, or if runs do not
-    repeat. After `seconds` the search ends with what it has. Ctrl-C ends it without a result.
+    Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found within `seconds`, if
+    runs do not repeat, or after Ctrl-C.
     """
     failing = exploration.first_failure
     if failing is None or (exploration.complete and exploration.first_pass is None) or _is_not_for(failing):

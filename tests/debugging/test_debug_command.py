@@ -232,7 +232,7 @@ def test_what_was_made_by_hand_is_replayed(debug, tmp_path):
     [
         (["--rank", "9", *FUNCTION], "--rank is 9, expected one of 0 to 2: race.py:collect has no other"),
         (["--at", "soon", *FUNCTION], "--at is 'soon', expected the number of a step"),
-        (["--at", "3", "--finding", *FUNCTION], "give only one of --at, --rank and --finding"),
+        (["--at", "3", "--finding", *FUNCTION], "found --at and --finding, expected one first stop: leave"),
         ([*HANGS, "s1:0:e2f90957"], "was recorded for another program"),
         ([*HANGS, "s1:0:1"], "is not valid, expected something like"),
     ],
