@@ -1,7 +1,6 @@
 """The entry point of `ddpsim`: its commands, and the message and exit status of an error.
 
-`simulator` and the scenarios are imported inside the commands: they need torch, which takes a second to import, and
-`--help` or a mistyped option need none of them.
+The commands import what needs torch when they run, because `--help` and a mistyped option should answer at once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import shadow
-from ddpsim.simulator.errors import internal_error, is_unexpected
+from ddpsim.simulator.errors import ReplayDivergedError, UsageError, internal_error, is_unexpected
 from ddpsim.simulator.torch_version import complaint
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
@@ -126,10 +125,7 @@ app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
 def _leave_quietly() -> None:
-    """Make Ctrl-C print no traceback while the process exits.
-
-    Until the threads of the program have ended, Ctrl-C ends the process at once; after that it is ignored.
-    """
+    """Make Ctrl-C print no traceback while the process exits: it ends the process, or is ignored at the end."""
     if callable(signal.getsignal(signal.SIGINT)):  # else SIGINT is ignored already
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(Status.INTERRUPTED))
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before torch's exit functions
@@ -148,9 +144,8 @@ def _usage_message(error: Exception) -> str | None:
         if isinstance(commands := getattr(getattr(context, "command", None), "commands", None), dict):
             message += f"; expected one of {', '.join(commands)}" if "ommand" in message else ""
         return f"{message}; see `{context.command_path if context else 'ddpsim'} --help`"
-    errors = sys.modules.get("ddpsim.simulator.errors")  # not loaded: then no error of ours was raised
-    if errors is not None and isinstance(error, (errors.UsageError, errors.ReplayDivergedError)):
+    if isinstance(error, (UsageError, ReplayDivergedError)):
         return str(error)
-    # `ddpsim report` renders without the simulator.
+    # `ddpsim report` renders without the simulator, and other commands without reports.
     of_reports = sys.modules.get("ddpsim.reports.errors")
     return str(error) if of_reports is not None and isinstance(error, of_reports.ReportError) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,31 +97,22 @@ def diagnose(
     notes = [*ended, *(f"left out {each}" for each in found.left_out), *diagnosis.notes]
     with reporting(report, opens=opens) as reported:
         output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
-        _show_notes(notes)
+        if notes:
+            shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
+            output.show("\n" + "\n".join(f"note  {note}" for note in shown))
         if write_test is not None:
             output.show(f"\n{written_test(diagnosis, paths, write_test)}")
         if program is not None:
-            _show_beside(diagnosis, program)
+            from ddpsim.scenarios.records.own_program import run_beside
+
+            with redirect_stdout(sys.stderr):  # the program's own output
+                comparison = run_beside(diagnosis.job, program)
+            output.show(f"\n{comparison}")
         reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
     return _STATUS[diagnosis.verdict.value]
 
 
 _STATUS = {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}
-
-
-def _show_notes(notes: Sequence[str]) -> None:
-    shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
-    if shown:
-        output.show("\n" + "\n".join(f"note  {note}" for note in shown))
-
-
-def _show_beside(diagnosis: Diagnosis, program: str) -> None:
-    """Simulate the program of the job, and show where its calls first differ from the records."""
-    from ddpsim.scenarios.records.own_program import run_beside
-
-    with redirect_stdout(sys.stderr):  # the program's own output
-        comparison = run_beside(diagnosis.job, program)
-    output.show(f"\n{comparison}")
 
 
 def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
@@ -137,12 +127,13 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
             return found_in([f"{folder}/rank_*"]), [ended.why]
         except RecordError as error:
             raise UsageError(
-                f"{ended.why}, and wrote no record, expected torchrun with ranks that create a process group"
+                f"{ended.why}, and wrote no record, expected ranks that create a process group: give torchrun such a "
+                "program"
             ) from error
 
 
 def _head(diagnosis: Diagnosis) -> str:
-    """The head line: the world size, and how many records and calls were read."""
+    """Return the head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
     calls = sum(len(record.call_log.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))

@@ -1,7 +1,4 @@
-"""`ddpsim list`: list the scenarios that come with ddpsim, or those in the user's files.
-
-A file that cannot be loaded gets a line on stderr and makes the exit status 1; the others are still listed.
-"""
+"""`ddpsim list`: list the scenarios that come with ddpsim, or those in the user's files."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
 
 
 def _scenarios_at(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """Return scenarios by their names for `ddpsim run`, and why some files cannot be loaded.
-
-    Without paths, return the scenarios that come with ddpsim.
-    """
+    """Return the scenarios in files, by default those of ddpsim, by name, and why some files cannot be loaded."""
     if not paths:
         from ddpsim.scenarios.files.catalogue import catalogue
 

@@ -30,10 +30,8 @@ _RUNS_NO_PROGRAM = ("-h", "--help", "processes", "--transport=processes", "--tor
 def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
     """Return the command line for typer: the program and its arguments joined into one word after `--`.
 
-    `taking_values` are the command's options with a value: the word after one is never taken for the program.
-
     `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token moves
-    after the program.
+    after the program. The word after one of the options `taking_values` is never taken for the program.
     """
     for index, word in enumerate(words):
         if words[index - 1] in taking_values:
@@ -70,10 +68,7 @@ def start_servers(words: Sequence[str]) -> None:
 
 
 def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
-    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments.
-
-    The program may have an option of the same name, so the note does not call the words wrong.
-    """
+    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments."""
     from ddpsim.simulator.launching.script import Script
 
     program = scenario.program

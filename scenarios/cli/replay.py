@@ -1,4 +1,4 @@
-"""`ddpsim replay`: a recorded run once more, step by step if asked, and whether it still is that run."""
+"""`ddpsim replay`: repeat a recorded run, step by step if wanted, and compare it with its recording."""
 
 from __future__ import annotations
 
@@ -138,11 +138,16 @@ HELP = "Enter: next step; a number: that many steps; r N: to the next step of ra
 
 def show_steps(steps: Sequence[Line]) -> None:
     """Show the steps: interactively on a terminal, else all at once."""
+    from ddpsim.simulator.transcript import transcript_lines
+
     if sys.stdin.isatty() and sys.stdout.isatty():
         print(HELP)
         walk(steps, ask=_ask, show=print)
-    else:
-        _print_all(steps)
+        return
+    try:
+        print("\n".join(transcript_lines(steps)), flush=True)
+    except BrokenPipeError:  # the reader of the pipe, such as `less`, has quit; discard later output, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
@@ -179,12 +184,3 @@ def _ask() -> str:
         return input()
     except (EOFError, KeyboardInterrupt):
         return "q"
-
-
-def _print_all(steps: Sequence[Line]) -> None:
-    from ddpsim.simulator.transcript import transcript_lines
-
-    try:
-        print("\n".join(transcript_lines(steps)), flush=True)
-    except BrokenPipeError:  # the reader of the pipe, such as `less`, has quit; discard later output, too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

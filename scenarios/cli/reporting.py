@@ -1,8 +1,4 @@
-"""The reports that `--report DIR` writes and `--open` opens.
-
-The folder is made before anything runs, so a folder that cannot be written fails at once. The package `reports` is
-imported only for a command that writes a report.
-"""
+"""The reports that `--report DIR` writes and `--open` opens; `ddpsim.reports` is imported only if one is wanted."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ _WIDTH = 100
 def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[Report]:
     """Yield the report of a command: with a title, an index of several runs; else one run or one exploration.
 
-    If the command ends early, the finished runs are kept and indexed. Raises ReportError at once for a folder that
-    cannot be written.
+    If the command ends early, the finished runs are indexed. Raises ReportError for a folder that cannot be written.
     """
     made = folder
     if folder is not None or opens:
@@ -167,10 +162,7 @@ class Report:
         self._path = folder / "report.html"
 
     def finish(self, *, is_done: bool) -> Path | None:
-        """Write the index of several runs, and return the file to open; None if nothing was written.
-
-        A command that ended early gets an index of its finished runs, one that is done also an empty index.
-        """
+        """Write the index of several runs, and return the file to open; None if nothing was written."""
         if self._folder is None or not self._title or not (self._entries or is_done):
             return self._path
         from ddpsim.reports.index import write_index

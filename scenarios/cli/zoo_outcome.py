@@ -61,7 +61,8 @@ def outcome_of(
         result = run_scenario(scenario, engine, transport=transport, **options)
     except Exception as error:
         seconds, status, found = time.perf_counter() - start, Status.OTHERWISE, type(error).__name__
-        text = _error_text(error)
+        is_plain = isinstance(error, UsageError)
+        text = f"{found}: {error}" if is_plain else "".join(traceback.format_exception(error)).rstrip()
         report.add_without_report(scenario.name, engine, expected=wanted, found=found, text=text, seconds=seconds)
     else:
         seconds, found = time.perf_counter() - start, _found_cell(expected, result, transport)
@@ -85,12 +86,6 @@ def _brief(text: str) -> str:
     """Drop the verdict from a text such as "fail, deadlock.cycle": the finding code implies it."""
     verdict, _, finding = text.partition(", ")
     return finding or verdict
-
-
-def _error_text(error: Exception) -> str:
-    if isinstance(error, UsageError):
-        return f"{type(error).__name__}: {error}"
-    return "".join(traceback.format_exception(error)).rstrip()
 
 
 class Table:

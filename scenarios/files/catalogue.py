@@ -1,8 +1,7 @@
 """List the scenarios that come with ddpsim, by reading their files without importing them.
 
-A scenario's module needs torch, and importing all of them takes seconds, but a list should appear at once. So only the
-arguments of `@scenario` are evaluated in a Python file, and a few keys are read from a TOML file. A test checks that
-this equals what the registry loads.
+Importing all of them takes seconds, but a list should appear at once. So only the arguments of `@scenario` are read
+from a Python file, and a few keys from a TOML file. A test checks that this equals what the registry loads.
 """
 
 from __future__ import annotations

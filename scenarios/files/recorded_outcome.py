@@ -65,9 +65,6 @@ def with_outcome(text: str, result: Result) -> str:
 
 
 def read_outcome(name: str) -> RecordedOutcome | None:
-    """Return the outcome recorded in the file of that name; None if it is no such file, or has none.
-
-    Raises UsageError if the table is invalid.
-    """
+    """Return the outcome recorded in the TOML file of that name, or None. Raises UsageError if the table is invalid."""
     file = open_toml(Path(name)) if name.endswith(".toml") else None
     return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

@@ -34,7 +34,6 @@ from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, t
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import choices_text
-from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.program_json import to_json
 from ddpsim.simulator.run_options import NOTHING
 from ddpsim.simulator.whole_file import write_whole
@@ -95,7 +94,9 @@ def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
     if program is None:
         return OtherForm(**said, scenario=scenario.name)
     is_as_found = scenario.expected == expectation_of(program) and scenario.expected_under_ddp is None
-    return _program(program, said | ({} if is_as_found else {"expect": _expect(Expected, scenario)}))
+    value = json.loads(to_json(program))
+    said |= {"group": value["groups"] or None, "rank": tuple(map(RankTable, value["ranks"]))}
+    return ProgramForm(**said, **({} if is_as_found else {"expect": _expect(Expected, scenario)}))
 
 
 def _within_reach(training: Training, world_size: int) -> Training:
@@ -127,11 +128,6 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
         expect=None if expect == ExpectedOfTraining() else expect,
         **{name: getattr(training, name) for name in ALIKE},
     )
-
-
-def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
-    value = json.loads(to_json(program))
-    return ProgramForm(**said, group=value["groups"] or None, rank=tuple(map(RankTable, value["ranks"])))
 
 
 def _lines(steps: list[Any]) -> Any:

@@ -69,10 +69,7 @@ Find = Callable[[str], Scenario]
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """Return the scenario in a file; `find` looks up another scenario that it may refer to.
-
-    Raises UsageError, with file, line and key, if the file is invalid.
-    """
+    """Return the scenario in a file; `find` looks up another one. Raises UsageError with file, line and key."""
     file = open_toml(path)
     version = file.values.get("ddpsim")
     if version is not None and (type(version) is not int or version != VERSION):

@@ -68,7 +68,9 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     findings = _beyond_skips(run.result)
     if expect is not None:
         is_met = has(dataclasses.replace(run.result, findings=findings), Code(expect))
-        return None if is_met else RanksFailed(_not_as_expected(run, Code(expect)))
+        found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+        wanted = f"{Code(expect).verdict.value}, {expect}"
+        return None if is_met else RanksFailed(f"not as expected: found {found}; expected {wanted}\n\n{run}")
     if _passes(run):
         return None
     error = next((each for each in _errors(run).values() if not isinstance(each, SKIPS)), None)
@@ -102,19 +104,12 @@ def has(result: Result, code: Code) -> bool:
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
-def _not_as_expected(run: Run, code: Code) -> str:
-    found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
-    return f"not as expected: found {found}; expected {code.verdict.value}, {code}\n\n{run}"
-
-
 def _way_out(result: Result) -> BaseException | None:
     """Return the error that ends a test without failing it: exit, interrupt, a rejected example, or a skip; else None.
 
-    One rank is enough. A skip counts only if no finding is independent of it: other ranks may hang because they wait
-    for the rank that skipped.
+    A skip counts only if no finding is independent of it: other ranks may hang waiting for the rank that skipped.
     """
-    errors = result.errors.values()
-    for error in errors:
+    for error in result.errors.values():
         if severity(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}

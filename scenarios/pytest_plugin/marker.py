@@ -1,7 +1,4 @@
-"""The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch.
-
-Finding codes are checked later, when a marked test runs and the simulator is loaded.
-"""
+"""The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
@@ -21,7 +22,10 @@ from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.records.as_program import program_of
 from ddpsim.simulator.records.record_diagnosis import Diagnosis
 from ddpsim.simulator.records.record_texts import plain
-from ddpsim.simulator.verdict import Code, Finding, Verdict
+from ddpsim.simulator.verdict import Finding, Verdict
+
+if TYPE_CHECKING:
+    from ddpsim.scenarios.model import Expectation
 
 _LONGEST_LOOP = 16
 
@@ -44,17 +48,14 @@ def written_test(diagnosis: Diagnosis, paths: Sequence[str], path: Path) -> str:
 
 
 def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+    """Write a scenario, and return a text on what it finds and how to run it."""
     from ddpsim.scenarios.files.saving import save
     from ddpsim.scenarios.files.value_scenarios import of_program
 
     scenario = of_program(program, name=str(path))
-    expected = scenario.expected
     save(scenario, path, summary=f"the last calls of {' '.join(paths)}", cause=leading.summary)
-    ranks = expected.ranks(scenario.world_size) if callable(expected.ranks) else expected.ranks
-    odd = _odd(leading, expected.code, ranks)
-    quoted = shlex.quote(str(path))
-    found = expected.text(scenario.world_size)
-    return f"test    {path} finds {found}{odd}\n  ddpsim run {quoted}\n  ddpsim shrink {quoted}"
+    found, quoted = _found(scenario.expected, leading, program.world_size), shlex.quote(str(path))
+    return f"test    {path} finds {found}\n  ddpsim run {quoted}\n  ddpsim shrink {quoted}"
 
 
 def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
@@ -70,17 +71,18 @@ def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str]
         write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
-    result = simulate(runpy.run_path(str(path))[function], program.world_size)
-    first = next(iter(result.findings), None)
-    expected = CLEAN if first is None else finds(first.code, first.ranks)
-    odd = _odd(leading, expected.code, () if first is None else first.ranks)
-    found = expected.text(program.world_size)
-    return f"test    {path} finds {found}{odd}\n  pytest {shlex.quote(str(path))}"
+    findings = simulate(runpy.run_path(str(path))[function], program.world_size).findings
+    expected = finds(findings[0].code, findings[0].ranks) if findings else CLEAN
+    found = _found(expected, leading, program.world_size)
+    return f"test    {path} finds {found}\n  pytest {shlex.quote(str(path))}"
 
 
-def _odd(leading: Finding, code: Code | None, ranks: Sequence[int]) -> str:
-    is_same = code is leading.code and tuple(ranks) == leading.ranks
-    return "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
+def _found(expected: Expectation, leading: Finding, world_size: int) -> str:
+    """Return what the test finds, with a remark if the records show something else."""
+    ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
+    is_same = expected.code is leading.code and tuple(ranks) == leading.ranks
+    remark = "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
+    return expected.text(world_size) + remark
 
 
 # --- the test for pytest ----------------------------------------------------------------------------------------------

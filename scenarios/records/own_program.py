@@ -24,10 +24,7 @@ _MOST_RANKS = 8
 
 
 def run_beside(job: Job, program: str) -> str:
-    """Run a program, a command line, on the ranks of the job, and return how it differs from the records.
-
-    Raises UsageError for a program that cannot be run.
-    """
+    """Run a program, a command line, on as many ranks as the job has, and return how it differs from the records."""
     from ddpsim.simulator.api import simulate_program
 
     words = shlex.split(program)

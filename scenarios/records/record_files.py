@@ -196,7 +196,7 @@ def _member_of_zip(path: str, file: BinaryIO, head: bytes) -> tuple[str, bytes]:
 
 def _check_count(path: str, count: int) -> None:
     if count > MOST_FILES:
-        raise RecordError(f"{path} has more than {MOST_FILES} members, expected an archive of records: make a smaller one")
+        raise RecordError(f"{path} has more than {MOST_FILES} members, expected records: make a smaller archive")
 
 
 def _check_member(archive: str, name: str, size: int, *, is_link: bool) -> None:

@@ -43,7 +43,10 @@ def with_closest_pass(
     runs do not repeat, or after Ctrl-C.
     """
     failing = exploration.first_failure
-    if failing is None or (exploration.complete and exploration.first_pass is None) or _is_not_for(failing):
+    if failing is None or (exploration.complete and exploration.first_pass is None):
+        return exploration, None
+    # These failures depend on more than the schedule, or each run needs long to show them.
+    if any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings):
         return exploration, None
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
     program, start = program_on(scenario.name, failing.world_size), failing.schedule.start
@@ -76,8 +79,3 @@ def with_closest_pass(
     if found is None:
         return exploration, None
     return dataclasses.replace(exploration, first_pass=found[0]), found[1]
-
-
-def _is_not_for(failing: Result) -> bool:
-    """Return True if the failure depends on more than the schedule, or each run needs long to show it."""
-    return any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings)

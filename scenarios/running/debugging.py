@@ -40,9 +40,8 @@ def debug_run(
 ) -> Debugged:
     """Run a scenario under a token's schedule, or its own, and let debuggers stop in it; goal None stops at a finding.
 
-    `save_as` writes a scenario to a file, and raises UsageError if it cannot.
-
-    Raises ReplayError for a token of another scenario, BdbQuit if the user quits, and UsageError for an invalid rank.
+    `save_as` writes a scenario to a file. Raises ReplayError for a token of another scenario, UsageError for a wrong
+    rank, and BdbQuit if the user quits.
     """
     scenario = replace(scenario.with_world_size(world_size), one_at_a_time=True, engine=engine)
     if token is None:
@@ -79,10 +78,7 @@ def debug_run(
 
 
 def reader_of_file(path: Path) -> ReadLine:
-    """Return a function that answers the debugger's prompts with the lines of a file, and shows both.
-
-    Raises UsageError if the file cannot be read.
-    """
+    """Return a reader that answers prompts with the lines of a file. Raises UsageError if it cannot be read."""
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,4 @@
-"""Measure how long scenarios take. Rounds alternate between the cases, so that machine load affects all of them
-equally.
-"""
+"""Measure how long scenarios take. Rounds alternate between the cases, so machine load affects all of them equally."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_bad_input_is_one_line(debug, arguments, line):
 
 def test_commands_that_cannot_be_read(debug):
     status, said = debug(["--commands", "nothing", *FUNCTION])
-    assert (status, said.startswith("ddpsim: nothing cannot be read")) == (2, True)
+    assert (status, said.startswith("ddpsim: --commands is 'nothing', which cannot be read")) == (2, True)
 
 
 def test_typed_at_a_terminal(debug):
