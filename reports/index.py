@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddpsim.reports.document import Document
-from ddpsim.reports.files import plain_name, write_file
 from ddpsim.reports.forms.junit import JunitCase, State, junit_of
 from ddpsim.reports.forms.page import page
+from ddpsim.reports.report_folder import plain_name, write_file
 
 _SHOWN: dict[State, tuple[str, str]] = {
     "failed": ("not as expected", "fail"),

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ddpsim.reports.document import VERSION, Document, Event
-from ddpsim.reports.errors import ReportError
+from ddpsim.reports.document import VERSION, Document, Event, ReportError
 from ddpsim.reports.forms.references import first_broken
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.wording import Line

@@ -16,7 +16,7 @@ from ddpsim.reports.forms.source import dedented
 from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
 from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, MissingCall
-from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.reports.layout.mismatches import near_misses
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes

@@ -147,5 +147,5 @@ def _usage_message(error: Exception) -> str | None:
     if isinstance(error, (UsageError, ReplayDivergedError)):
         return str(error)
     # `ddpsim report` renders without the simulator, and other commands without reports.
-    of_reports = sys.modules.get("ddpsim.reports.errors")
+    of_reports = sys.modules.get("ddpsim.reports.document")
     return str(error) if of_reports is not None and isinstance(error, of_reports.ReportError) else None

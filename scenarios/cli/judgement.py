@@ -8,7 +8,7 @@ from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.model import Expectation, found_location, found_on_processes, found_text
 from ddpsim.scenarios.running.runner import PROCESSES
-from ddpsim.simulator.policies.replay import Divergence
+from ddpsim.simulator.policies.schedule_replay import Divergence
 
 _SCHEDULES = 10
 """`Expectation.shows` is out of this many random schedules: those of seeds 0 to 9."""

@@ -28,7 +28,7 @@ def show(text: str) -> None:
     # Imported here: output to a pipe needs no colours.
     from rich.text import Text
 
-    from ddpsim.reports.forms.highlight import STYLES
+    from ddpsim.reports.forms.text import STYLES
 
     styled = Text(text)
     for pattern, style in STYLES:

@@ -26,7 +26,7 @@ def report(
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; implies --html.")] = False,
 ) -> int:
     """Show a saved report as text, or convert it to another form."""
-    from ddpsim.reports.errors import ReportError
+    from ddpsim.reports.document import ReportError
     from ddpsim.reports.forms.json_form import read
 
     page = "--html" if html else "--open" if opens else ""
@@ -41,7 +41,7 @@ def report(
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
         output.show_styled(text_of(document, width))
         return Status.AS_EXPECTED
-    from ddpsim.reports.files import FORMS, write_file
+    from ddpsim.reports.report_folder import FORMS, write_file
 
     ending, name = _FILES[form]
     file = path.with_suffix(ending) if out is None else out

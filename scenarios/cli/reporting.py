@@ -35,7 +35,7 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
     """
     made = folder
     if folder is not None or opens:
-        from ddpsim.reports.files import check_folder
+        from ddpsim.reports.report_folder import check_folder
 
         made = folder or Path(tempfile.mkdtemp(prefix="ddpsim-"))
         check_folder(made)
@@ -107,9 +107,9 @@ class Report:
         if not self._title:
             self._write(document, self._folder)
             return
-        from ddpsim.reports.files import write_reports
         from ddpsim.reports.forms.junit import cases_of
         from ddpsim.reports.index import IndexEntry, folder_name, row_of
+        from ddpsim.reports.report_folder import write_reports
 
         expected = scenario.expected_by(engine).text(result.world_size)
         found = found_on_processes(result) if transport == "processes" else found_text(result)
@@ -156,7 +156,7 @@ class Report:
             self._write(make(), self._folder)
 
     def _write(self, document: Document, folder: Path) -> None:
-        from ddpsim.reports.files import write_reports
+        from ddpsim.reports.report_folder import write_reports
 
         write_reports(document, folder)
         self._path = folder / "report.html"

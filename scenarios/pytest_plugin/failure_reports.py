@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from ddpsim.reports.document import Document
-from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import check_folder, plain_name, write_reports
+from ddpsim.reports.document import Document, ReportError
 from ddpsim.reports.forms.junit import JunitCase
 from ddpsim.reports.index import IndexEntry, IndexRow, row_of, write_index
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
+from ddpsim.reports.report_folder import check_folder, plain_name, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.cli.output import counted
 from ddpsim.scenarios.model import found_text

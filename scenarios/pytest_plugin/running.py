@@ -32,8 +32,7 @@ from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.errors import internal_error, is_unexpected
-from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.strategy import Wrapped
+from ddpsim.simulator.exploration.strategy import Wrapped, strategy_of
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
 from ddpsim.simulator.verdict import Finding
 

@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli.judgement import divergence_line
 from ddpsim.scenarios.pytest_plugin.collecting import marked
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, program_name
 from ddpsim.simulator.choices import program_on
-from ddpsim.simulator.policies.replay import Replay, diverged
+from ddpsim.simulator.policies.schedule_replay import Replay, diverged
 
 _KEPT = pytest.StashKey[int]()
 """The stash key of the config for the number of tests that match the token."""

@@ -15,9 +15,8 @@ from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, closest_pass
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, draws
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, RandomWalk, draws
+from ddpsim.simulator.policies.schedule_replay import Replay
 from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 

@@ -11,7 +11,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
 from ddpsim.simulator.choices import is_token, program_on
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
+from ddpsim.simulator.policies.schedule_replay import Divergence, Replay, diverged, until
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 

@@ -21,8 +21,8 @@ from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.launching.script import Script, with_hash_seed
-from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
+from ddpsim.simulator.policies.schedule_replay import Guided
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)

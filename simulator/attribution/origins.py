@@ -15,19 +15,18 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.optimizer_parts import OptimizerSteps
-from ddpsim.simulator.attribution.parallelism import Messages, UnitSteps
+from ddpsim.simulator.attribution.parallelism import Messages, OptimizerSteps, UnitSteps
 from ddpsim.simulator.attribution.phases import (
     PhaseTable,
     backward_runs,
     issues,
     program_begins,
     says_nothing,
+    traced_from,
     user_runs,
 )
 from ddpsim.simulator.attribution.stack_attribution import Reading
 from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNames
-from ddpsim.simulator.attribution.traced_lines import traced_from
 from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site

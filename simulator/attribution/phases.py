@@ -12,14 +12,14 @@ the buckets); and, in the first call that says that the rank ran out of input, `
 
 from __future__ import annotations
 
+import re
 from types import CodeType, FrameType
+from typing import Any
 
-from ddpsim.simulator.attribution.optimizer_parts import OPTIMIZERS
-from ddpsim.simulator.attribution.parallelism import PARALLELISM
+from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
-from ddpsim.simulator.attribution.traced_lines import is_compiled, is_graph
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.runtime.call_sites import is_users, site_at
+from ddpsim.simulator.runtime.call_sites import is_users, is_users_file, site_at, site_in
 from ddpsim.simulator.runtime.rank_body import RankBody
 
 DECLARATION = "__ddp_phases__"
@@ -224,3 +224,29 @@ _TORCH: dict[tuple[str, str], Reader] = {
     ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
 }
 """By module and name of the function. What calls from one that a later torch renames counts as the user's."""
+
+_GRAPH = "<eval_with_key>"
+_COMPILED = "__compiled_fn"
+"""How a name begins under which a rewritten function finds its graph."""
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
+
+
+def is_graph(code: CodeType) -> bool:
+    """True for the function that torch.fx has made of a graph."""
+    return code.co_filename.startswith(_GRAPH)
+
+
+def is_compiled(code: CodeType) -> bool:
+    """True for a function that torch's compiler has rewritten to call a graph."""
+    return any(name.startswith(_COMPILED) for name in code.co_names)
+
+
+def traced_from(graph: FrameType) -> list[Site]:
+    """The lines of the program that a graph was traced from where it is now, innermost first; [] if none are known."""
+    module: Any = graph.f_locals.get("self")
+    index = getattr(module, "_lineno_map", {}).get(graph.f_lineno - getattr(module, "_prologue_start", 0))
+    if index is None:
+        return []
+    node = list(module.graph.nodes)[index]
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return [site_in(path, int(line), function) for path, line, function in frames[::-1] if is_users_file(path)]

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.attribution.wrapper import PROGRESS, Observer, Wrapper
+from ddpsim.simulator.diagnosis.rank_errors import FROZEN
 
 
 class WrapperRegistry:
@@ -172,3 +173,29 @@ class WrapperRegistry:
             for parameter in wrapper.module.parameters():
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(note))
+
+
+_NO_PARAMETER = ""
+"""In no bucket of any model."""
+
+
+def parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
+    """The names behind a Reducer's indices on a rank; () if the rank has several wrappers, or its model is gone.
+
+    Of those that require no gradient any more, FROZEN follows the name.
+
+    A Reducer counts the parameters that required a gradient when the model was wrapped, those to ignore left out.
+    """
+    mine = wrappers.of_rank(rank)
+    names = _reduced(mine[0]) if len(mine) == 1 else []
+    return tuple(names[index] for index in indices) if max(indices, default=0) < len(names) else ()
+
+
+def _reduced(wrapper: Wrapper) -> list[str]:
+    if wrapper.module is None:
+        return []
+    ignored = getattr(wrapper.module, "parameters_to_ignore", ())
+    named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
+    if wrapper.is_reduced(_NO_PARAMETER):  # its buckets are not known yet, so nothing has been frozen since
+        return [name for name, parameter in named if parameter.requires_grad]
+    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if wrapper.is_reduced(name)]

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
-from ddpsim.simulator.hazards.early_reads import EarlyReads
 from ddpsim.simulator.hazards.poison import Poisoned
-from ddpsim.simulator.hazards.poison_marks import holds_poison, may_hold_mark, unmark
+from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, holds_poison, may_hold_mark, numbers_in, unmark
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.payload import Payload
 
@@ -153,7 +153,8 @@ class HazardWatch:
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        self._reads.issued(pending)
+        if pending.poisoned is not None:
+            self._reads.issued(pending)
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
@@ -171,7 +172,7 @@ class HazardWatch:
                 _see_delivery(pending, parts)
         is_sharing = in_flight is not None and in_flight.is_sharing
         if (
-            self._reads.has_numbers
+            self._reads.numbered
             and not is_sharing
             and not _only_writes(call)
             and any(map(may_hold_mark, pending.payload.inputs))
@@ -214,7 +215,7 @@ class HazardWatch:
         """The calls of a collective met and agree, and write their outputs next."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
-            if in_flight is not None and not pending.call.is_point_to_point:
+            if in_flight is not None and pending.call.peer is None:
                 for part in in_flight.parts:
                     part.slot_fills()
 
@@ -311,3 +312,63 @@ def _span(tensor: Tensor) -> _Span:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+class _Numbered:
+    """A call whose tensors hold its number."""
+
+    __slots__ = ("call", "is_done")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_done = False
+        """It is noticed, or another hazard is."""
+
+
+class EarlyReads:
+    """Those of the ranks of this process in one execution."""
+
+    def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
+        """`ask` hands a request to the kernel."""
+        self._ask = ask
+        self.has_poisoned = False
+        """Tensors of some call were poisoned."""
+        self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
+        """The tensors that calls leave undefined, by rank."""
+        self.numbered: dict[int, _Numbered] = {}
+        """The latest call with each number."""
+        self._count = [0] * world_size
+        """How many calls got a number, by rank."""
+        self._short: dict[int, _Numbered] = {}
+        """The latest whose tensors had no room for the number, by rank."""
+
+    def number(self, call: Call) -> int:
+        """A number for a call whose tensors are to hold it; of many thousands of calls, several have the same."""
+        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        self._count[call.rank] += 1
+        numbered = self.numbered[number] = _Numbered(call)
+        if call.signature.dtype in SHORT:
+            self._short[call.rank] = numbered
+        return number
+
+    def issued(self, pending: Pending) -> None:
+        """Note that a rank issued a call whose tensors are poisoned."""
+        self.has_poisoned = True
+        self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
+
+    def left_undefined(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
+        """The tensors that a rank's calls have left undefined, and that are still there."""
+        return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
+
+    def leave_out(self, calls: Sequence[Call]) -> None:
+        """Do not notice that the tensors of these calls are read."""
+        for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
+            numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
+
+    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+        """A value that a program has made: notice whose tensors it has read."""
+        for number in sorted(numbers_in(value)) if self.numbered else ():
+            numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
+            if numbered is not None and not numbered.is_done:
+                numbered.is_done = True
+                self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))

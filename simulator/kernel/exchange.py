@@ -1,4 +1,4 @@
-"""How calls are begun, issued, matched and completed. How a rank waits for them is in pauses.py."""
+"""Begins, issues, matches and completes calls. How a rank waits for calls is in pauses.py."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Exchange:
         self._has_faults = bool(faults)
         self._streams = run.streams
         self._starting: deque[IssuedCall] = deque()
-        """Calls at the head of their streams that have not arrived yet."""
+        """Calls at the head of their streams that have not reached their collective yet."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
         self._lines_met: set[frozenset[Site]] = set()
-        """Lines whose calls have met, where these are several."""
+        """Sets of program lines whose calls have already been reported as matched from different lines."""
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
     def on_begin(self, me: Task, request: BeginCall) -> Script | None:
-        """Serve `BeginCall`."""
+        """Handle a `BeginCall` request: a choice point before a call, where injected faults strike."""
         successor = self._turns.yield_point(me, request.intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
@@ -79,7 +79,7 @@ class Exchange:
     # --- issuing ------------------------------------------------------------------------------------------------------
 
     def on_issue(self, me: Task, request: Issue) -> Script | None:
-        """Serve `Issue`."""
+        """Handle an `Issue` request: record the call, and match it with the calls of other ranks."""
         run = self._run
         handle, call = request
         # As IssuedCall(...) makes it, in half the time.
@@ -110,24 +110,24 @@ class Exchange:
                 yield from script
 
     def _start(self, me: Task, call: Call) -> Script | None:
-        """Let a call arrive at its slot, or at the matching of messages."""
+        """Let a call take its place in its collective, or match it with a message."""
         if call.peer is not None:
             return self._issue_message(me, call)
         slot = self._run.slots.arrive(call)
         return self._fill(me, slot) if slot.is_full else None
 
     def open_batch(self, me: Task, request: OpenBatch) -> None:
-        """Serve `OpenBatch`."""
+        """Handle an `OpenBatch` request: the rank's next calls form one batch on its stream."""
         if self._streams is not None:
             self._streams.open_batch(me.rank_number)
 
     def close_batch(self, me: Task, request: CloseBatch) -> None:
-        """Serve `CloseBatch`."""
+        """Handle a `CloseBatch` request: the batch is complete."""
         if self._streams is not None:
             self._streams.close_batch(me.rank_number)
 
     def on_announce(self, me: Task, request: Announce) -> Script:
-        """Serve `Announce`."""
+        """Handle an `Announce` request: a rank outside a new group states what it knows of the group."""
         slot = self._run.slots.arrive(request.call)
         if request.call.rank in slot.calls and slot.is_full:
             yield from self._fill(me, slot)
@@ -138,13 +138,14 @@ class Exchange:
         if code is not None:
             self._see_others(me, calls[0])
             fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.calls()))
-        if branches_meet(calls) and not any(call.origin.shadow for call in calls):
+        if any(call.site is not calls[0].site for call in calls) and branches_meet(calls):
             self._notice_lines(calls)
         yield from self._complete(me, calls[0].signature, calls, slot.members)
 
     def _notice_lines(self, calls: Sequence[Call]) -> None:
         lines = frozenset([call.site for call in calls])
-        if lines not in self._lines_met:  # a loop issues from the same lines repeatedly
+        has_shadow = any(call.origin.shadow for call in calls)
+        if lines not in self._lines_met and not has_shadow:  # a loop issues from the same lines repeatedly
             self._lines_met.add(lines)
             self._run.noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
 
@@ -187,7 +188,7 @@ class Exchange:
         yield from self._complete(me, send.signature, (send, receive), members, taken)
 
     def _see_others(self, me: Task, call: Call) -> None:
-        """Record that a call arrived after the others of its slot: a mismatched call ends the run, so order matters."""
+        """Record that a call was the last of its collective. A mismatched call ends the run, so the order matters."""
         if self._run.observer is not None:
             self._run.observer.touched(me.number, Access(call_object(call), Mode.READ))
 
@@ -215,9 +216,9 @@ class Exchange:
                 self._streams.leave(issued, self._starting)
 
     def missing(self, me: Task, request: Missing) -> tuple[int, ...]:
-        """Serve `Missing`."""
+        """Handle a `Missing` request: return the ranks that have not made their call of a collective."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.slot_of(call)
-        if slot is None:  # the call itself has not arrived yet
+        if slot is None:  # the call itself waits in its stream
             return tuple(rank for rank in sorted(self._run.slots.members(call.group)) if rank != call.rank)
         return slot.missing

@@ -1,12 +1,13 @@
 """Turns: which tasks are enabled, and which one runs next.
 
-When nobody is enabled the virtual clock moves; when it has nothing to fire either, the run stops (endings.py). So it
-does when the clock only wakes threads that ranks started, again and again, and nobody else waits for it.
+A task is enabled if it can take a step. If none is, the virtual clock advances to its next alarm. If it has no alarm,
+the run stops (endings.py). The run also stops if the clock keeps waking only threads that ranks started while no other
+task waits for it.
 
-A task that has gone on for `TURN_STEPS` while others could have gone stands as one that polls in vain does: the default
-is the next one. So under a policy that mostly takes the default a loop that waits for another rank, in whatever way it
-looks, does not keep that rank from running. It is a rule of the options, so a schedule means the same with and without
-the policy that made it.
+A task that has taken `TURN_STEPS` steps while others were enabled is treated as if it polled: by default the next task
+runs. So a loop that waits for another rank, by whatever test, does not keep that rank from running under a policy that
+mostly takes the default. The rule changes the options and not the policy, so a schedule means the same under any
+policy.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
 
-# A member of an enum takes longer to look up than a global, and these are looked up at each context switch.
+# globals are faster to look up than members of an enum, and these are read at each context switch
 _RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
 _WAIT, _WAKE, _RANK = Change.WAIT, Change.WAKE, ChoiceKind.RANK
 _new = tuple.__new__
 
 _MOST_TIMER_ROUNDS = 10_000
-"""So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
+"""So many times in a row the clock may wake only threads that ranks started, with nothing else in between."""
 
 TURN_STEPS = 1_000
-"""So many steps in a row a task takes by default while others are enabled."""
+"""The number of steps in a row that a task takes by default while others are enabled."""
 
 POLL_SECONDS = 0.001
-"""Virtual time that passes when a rank polls in vain and nobody else is enabled."""
+"""Virtual time in seconds that passes when every enabled task polls and none finds anything."""
 
 
 class EnabledRanks(Sequence[int]):
-    """The enabled ranks as options: from the rank at the choice point on, in a circle. A view, made in O(1)."""
+    """The enabled ranks as options of a choice, in a circle that starts at the choosing rank. A view, made in O(1)."""
 
     __slots__ = ("_ranks", "_start")
 
@@ -71,42 +72,43 @@ class EnabledRanks(Sequence[int]):
 
 
 class Turns:
-    """Who runs next in one execution."""
+    """The order in which the tasks of one execution run."""
 
     def __init__(self, run: Run, policy: Policy) -> None:
         self._run = run
         self._policy = policy
         self._most_steps = run.budget.steps
         self._turn_ends = min(self._most_steps, TURN_STEPS)
-        """After how many steps of all the running task is to let others go first, or to stop."""
+        """The step number after which the running task has to let other tasks run, or the run stops."""
         self._is_choosy = not isinstance(policy, RoundRobin)
-        """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
+        """False for round robin, which always takes the default: it need not be asked at every choice."""
         self._enabled = list(run.tasks)
-        """In order."""
+        """Numbers of the enabled tasks, in order."""
         self._numbered: tuple[Who, ...] = ()
         self._polled_in_vain: set[int] = set()
-        """Who has looked for something in vain since anybody got on. Only asked about, never walked through."""
+        """Tasks whose check failed since any task last made progress."""
         self._vain_rounds = 0
         self._timer_rounds = 0
-        """How often in a row the clock woke none but threads that ranks started, with nothing else in between."""
+        """The number of times in a row that the clock woke only threads that ranks started."""
         self._timer_threads: set[int] = set()
-        """Which ones, by number. Only asked about."""
+        """The numbers of those threads."""
         self._switches = [Switch(number) for number in run.tasks]
-        """By number; made once."""
+        """The answer that switches to each task, by number."""
         self.choices: list[int] = []
-        """What was chosen, at each choice."""
+        """The choices made so far: the schedule."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
     def check(self, me: Task) -> None:
-        """End the request of a task that has the baton only to leave its program."""
+        """End the request of a task that is being unwound."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
 
     def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
-        """The caller takes a step, unless it is to be unwound: who runs before it?
+        """Count a step of the running task and return the task that runs before it; None if it simply continues.
 
-        None if it just goes on, as it mostly does; itself if it does, once it has got what came in the meantime.
+        Return its own number if it continues after it has received completions that came in the meantime. Ends the
+        request of a task that is being unwound.
         """
         run, enabled = self._run, self._enabled
         if run.observer is not None:
@@ -116,19 +118,19 @@ class Turns:
         run.steps += 1
         successor = me.number
         is_held_up = run.steps > self._turn_ends
-        is_overdue = is_held_up and run.steps <= self._most_steps  # else it goes first: it stops the run
+        is_overdue = is_held_up and run.steps <= self._most_steps  # otherwise the task itself runs and stops the run
         if (self._is_choosy or is_overdue) and len(enabled) > 1:
             here = bisect_left(enabled, successor) + is_overdue
             choice = self._choose_task(successor, here)
-            if run.life.phase is not _RUNNING:  # the policy has failed
+            if run.life.phase is not _RUNNING:  # the policy raised an error
                 raise RequestEnded
             successor = enabled[(here + choice) % len(enabled)]
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
     def suspend(self, me: Task, wait: Wait, timeout_seconds: float | None) -> Switch | None:
-        """The caller takes a step, unless it is to be unwound, and waits: the answer that gives the baton away.
+        """Count a step of the running task, let it wait, and return the answer that gives the baton away.
 
-        None if nobody is enabled.
+        None if no task is enabled. Ends the request of a task that is being unwound.
         """
         self.check(me)
         run, number = self._run, me.number
@@ -142,10 +144,10 @@ class Turns:
         return None if successor is None else self.switch(successor)
 
     def after_poll(self, me: Task) -> int:
-        """The caller takes a step, unless it is to be unwound, after a look in vain: who runs next?
+        """Count a step of a task whose check failed and return the task that runs next.
 
-        The default is the next enabled task. When every enabled one has looked in vain and nobody got on in between,
-        time passes.
+        The default is the next enabled task. Time passes when the checks of all enabled tasks have failed and none made
+        progress in between. Ends the request of a task that is being unwound.
         """
         self.check(me)
         self._run.steps += 1
@@ -164,17 +166,17 @@ class Turns:
 
     @property
     def vain_rounds(self) -> int:
-        """How often in a row all enabled tasks have looked in vain."""
+        """The number of times in a row that the checks of all enabled tasks failed."""
         return self._vain_rounds
 
     def disable(self, me: Task) -> None:
-        """A task is no longer enabled."""
+        """Remove a task from the enabled ones."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
             del self._enabled[index]
 
     def next_enabled(self, number: int) -> int | None:
-        """Who runs after a task that is not enabled; None if nobody else is, or the run stops."""
+        """Return the task that runs after one that is not enabled; None if no other is enabled, or the run stops."""
         enabled = self._enabled
         if not enabled or self._run.life.phase is not _RUNNING:
             return None
@@ -182,7 +184,7 @@ class Turns:
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
     def next(self, number: int) -> Generator[Answer, Any, int | None]:
-        """As `next_enabled`; with nobody enabled time passes, or the run stops. None once everybody has ended."""
+        """As `next_enabled`, but if no task is enabled, time passes or the run stops. None once all have ended."""
         while self._run.life.phase is _RUNNING:
             successor = self.next_enabled(number)
             if successor is not None:
@@ -192,25 +194,25 @@ class Turns:
         return self.next_unfinished()
 
     def next_unfinished(self) -> int | None:
-        """Who is unwound next."""
+        """Return the task that is unwound next; None once all tasks have ended."""
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
     def first(self) -> int:
-        """Who runs first."""
+        """Return the task that runs first."""
         return self._enabled[self._choose_task(0, 0)]
 
     def switch(self, successor: int | None) -> Switch:
-        """The answer that gives the baton away."""
+        """Return the answer that gives the baton to a task; None ends the run."""
         ends = self._run.steps + TURN_STEPS
-        self._turn_ends = ends if ends < self._most_steps else self._most_steps  # min() takes longer, at each switch
+        self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
         return Switch(None) if successor is None else self._switches[successor]
 
     # --- of others ----------------------------------------------------------------------------------------------------
 
     def wake(self, number: int, *, from_outside: bool = False, change: Change = _WAKE) -> None:
-        """Enable a waiting task; it runs when it is chosen. One that no longer waits stays as it is.
+        """Enable a waiting task. A task that no longer waits stays as it is.
 
-        The clock wakes from outside, and so do threads that are none of a rank's.
+        `from_outside`: the clock or a thread that belongs to no rank wakes it.
         """
         run = self._run
         woken = run.tasks.get(number)
@@ -237,7 +239,7 @@ class Turns:
         self.note_progress()
 
     def end(self, me: Task, change: Change) -> None:
-        """What a task runs is over; who waits for its end goes on."""
+        """Remove a task that has ended, and wake the tasks that wait for its end."""
         run = self._run
         me.change(change)
         self.note_progress()
@@ -250,7 +252,7 @@ class Turns:
             me.rank.tasks.remove(me)
 
     def note_progress(self) -> None:
-        """Something happened that a rank which polls may look for."""
+        """Record that something happened that a polling rank may check for."""
         self._timer_rounds = 0
         if self._timer_threads:
             self._timer_threads = set()
@@ -261,18 +263,20 @@ class Turns:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy, and write what it chose into the schedule. One option is no choice."""
+        """Ask the policy to choose, and record the choice in the schedule. A single option is not recorded."""
         count = len(options)
         return self._ask(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
     def _ask(self, kind: ChoiceKind, number: int, options: Sequence[int], count: int) -> int:
         try:
-            # As ChoicePoint(...) makes it, in half the time: there is one at each context switch, and more.
+            # does what ChoicePoint(...) does in half the time, at each context switch
             point = _new(ChoicePoint, (kind, self._run.steps, number, self._numbered))
             choice = self._policy.choose(point, options)
             if type(choice) is not int or not 0 <= choice < count:
                 choice = self._checked(choice, count)
-        except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
+        except (
+            BaseException
+        ) as error:  # an error of the policy and not of the rank: it ends the run and goes to the caller of the run
             running = self._run.running
             self._run.life.break_off(error, None if running is None else running.rank.rank)
             return 0
@@ -300,10 +304,12 @@ class Turns:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring(self) -> bool:
-        """Let the clock's next alarms wake their tasks. False if there are none, or if that leads nowhere."""
+        """Wake tasks by the clock's next alarms. False if it has none, or if waking the tasks again is pointless."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance()
-        rounds = self._timer_rounds + 1 if seen.issuperset(woken) else 0  # who wakes for the first time may end it all
+        rounds = (
+            self._timer_rounds + 1 if seen.issuperset(woken) else 0
+        )  # a thread that wakes for the first time may change something
         is_timer = not any(run.tasks[number].is_main for number in woken)
         for number in woken:
             self.wake(number, from_outside=True, change=Change.RING)
@@ -312,6 +318,6 @@ class Turns:
         return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._others_wait_for_the_clock())
 
     def _others_wait_for_the_clock(self) -> bool:
-        """True if time that goes on wakes somebody who has not only been woken by it before."""
+        """True if an alarm will wake a task that is not one of the threads woken again and again."""
         clock, timers = self._run.clock, self._timer_threads
         return any(number in clock.live and number not in timers for number in self._run.tasks)

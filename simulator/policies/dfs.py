@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.policies.points import may_go_on
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
@@ -39,12 +38,18 @@ class _Choice:
 
     @property
     def is_preemption(self) -> bool:
-        return self.taken > 0 and may_go_on(self.offer.point, self.offer.options)
+        return self.taken > 0 and _can_continue(self.offer)
 
     @property
     def size(self) -> int:
         """How many of its options are tried in total."""
         return self.tried + 1 + len(self.left)
+
+
+def _can_continue(offer: Offer) -> bool:
+    """Return whether the running rank can continue, so that every choice except 0 is a preemption."""
+    point = offer.point
+    return point.kind is ChoiceKind.RANK and point.number > 0 and offer.options[0] == point.rank
 
 
 class Dfs:
@@ -134,7 +139,7 @@ class Dfs:
             if index >= known:
                 others = range(len(choice.offer.options) - 1, 0, -1)
                 choice.left = [taken for taken in others if choice.offer.options[taken] not in choice.idle]
-                if preemptions == self._bound and may_go_on(choice.offer.point, choice.offer.options):
+                if preemptions == self._bound and _can_continue(choice.offer):
                     self._is_cut = self._is_cut or bool(choice.left)
                     choice.left = []
             preemptions += choice.is_preemption

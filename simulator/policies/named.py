@@ -6,13 +6,32 @@ it. Strategies that learn from whole executions are in exploration/by_name.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.choices import ChoicePoint, Policy
 from ddpsim.simulator.policies.pct import CHOICES, DEPTH, Pct
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.round_robin import RoundRobin
+
+
+class RandomWalk:
+    """Draws each choice uniformly from the options. The same seed gives the same schedule for the same program."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return a uniformly drawn index."""
+        # int(random() * n), not randrange: the same bits on every Python version, and a third of the time.
+        return int(self._random.random() * len(options))
+
+
+class RoundRobin:
+    """Always takes the default, so its schedule is empty: the cheapest and most readable interleaving."""
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return 0."""
+        return 0
 
 
 class PolicyOption(NamedTuple):

@@ -14,8 +14,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
+from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.policies.observer import Observer
 
 MOST_LOOKS = 100
 """A thread that polls one object from one location more often than this, without progress, is in a polling loop."""
@@ -27,7 +28,7 @@ _Look = tuple[int, Location, Accesses]
 """A poll: the thread, its location, and the accesses."""
 
 
-class SpinDetection:
+class SpinDetection(Observer):
     """Counts the failed polls of one execution; can be its observer."""
 
     def __init__(self, loops: dict[Location, bool]) -> None:
@@ -114,39 +115,9 @@ class SpinDetection:
         """Note that a thread continues."""
         self.got_on()
 
-    def created(self, rank: int, key: Object) -> None:
-        """Of no interest: the key is touched, too."""
-
-    def needs(self, rank: int, key: Object) -> None:
-        """Of no interest."""
-
-    def removed(self, key: Object) -> None:
-        """Of no interest: the key is touched, too."""
-
-    def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """Of no interest."""
-
-    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Of no interest."""
-
-    def completed(self, names: Sequence[object]) -> None:
-        """Of no interest: the last of them was issued just now."""
-
-    def learned(self, rank: int, name: object) -> None:
-        """Of no interest."""
-
-    def joined(self, rank: int, thread: int) -> None:
-        """Of no interest."""
-
     def cancelled(self, rank: int) -> None:
         """Note that a thread was cancelled, and polls no more."""
         self._stands.pop(rank, None)
-
-    def used(self, kind: str) -> None:
-        """Nothing to note."""
-
-    def cut_short(self, rank: int) -> None:
-        """Of no interest."""
 
 
 def _location_here() -> Location:

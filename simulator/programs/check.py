@@ -7,26 +7,69 @@ in a program, `check` finds, too. It says nothing of data.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches, mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
-from ddpsim.simulator.operations import OPERATIONS, Splits
-from ddpsim.simulator.programs.checked import CheckedProgram, Met
-from ddpsim.simulator.programs.program import Group, Issue, Program, Return, Step, Wait
-from ddpsim.simulator.programs.rank_progress import ERROR, Progress
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, Splits
+from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of, validate
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Finding, Verdict, combine
+from ddpsim.simulator.waits import CallWait
+
+
+class RankEnd(NamedTuple):
+    """Where a rank stopped."""
+
+    state: RankState | None
+    """None if it could have gone on when a mismatch ended the run."""
+    step: int
+    """The step it stopped in; the number of its steps if it did them all."""
+
+
+class Met(NamedTuple):
+    """One rank's call among calls that met."""
+
+    rank: int
+    issue: Issue
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """The result of checking a program."""
+
+    findings: tuple[Finding, ...]
+    ends: tuple[RankEnd, ...]
+    """By rank."""
+    met: tuple[tuple[Met, ...], ...]
+    """The calls that met and agreed, in group-rank order (a send stands before its recv), in the order they did."""
+    clashing: tuple[tuple[Met, ...], ...]
+    """Those of the mismatches that were found."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail over pass."""
+        return combine(self.findings)
+
+    def __str__(self) -> str:
+        """All findings; a program that passes says so first."""
+        parts = [finding.body for finding in self.findings]
+        passed = [f"PASS  {len(self.met)} calls met"] if self.verdict is Verdict.PASS else []
+        return "\n\n".join(passed + parts)
+
 
 SiteOf = Callable[[Issue], Site]
 """The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""
@@ -213,3 +256,54 @@ class _Run:
         have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
         issued = [(call, call.rank) for call in self._issued]
         return (*crashes, *self._found, *hazards(WatchedRun(self._noticed, issued, have_returned)))
+
+
+ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
+"""What a rank raises that crashes."""
+
+
+class Progress:
+    """The progress of one rank through its steps."""
+
+    def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
+        self.rank = rank
+        self.to_create = [group for group in reversed(groups) if rank in group.ranks]
+        """The groups it makes before its first step, the next one last."""
+        self.steps = steps
+        self.step = 0
+        self.state: RankState | None = None
+        """None while it can go on."""
+        self.wait: CallWait | None = None
+        self.calls: dict[str, Call] = {}
+        """By name."""
+        self.unwaited: dict[str, Call] = {}
+        self.last_call: Call | None = None
+        self._sequences: Counter[tuple[str, bool]] = Counter()
+
+    def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
+        """Return the call that the rank makes next; messages are counted separately from collectives."""
+        count = (group, signature.operation in POINT_TO_POINT)
+        call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
+        self._sequences[count] += 1
+        self.last_call = call
+        return call
+
+    def block(self, call: Call) -> None:
+        """The rank waits for a call until it is woken."""
+        self.state, self.wait = RankState.WAITING, CallWait((call,), call.site)
+
+    def wake(self) -> None:
+        """The rank can continue."""
+        self.state = self.wait = None
+
+    def end(self) -> RankEnd:
+        """Return where the rank stopped."""
+        return RankEnd(self.state, self.step)
+
+    def snapshot(self) -> RankSnapshot:
+        """Return the rank's state, for the diagnosis."""
+        assert self.state is not None
+        error = ERROR if self.state is RankState.RAISED else ""
+        return RankSnapshot(
+            self.rank, self.state, self.wait, self.last_call, calls_made=self._sequences.total(), error=error
+        )

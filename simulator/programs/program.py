@@ -98,3 +98,17 @@ class Program:
     groups: tuple[Group, ...]
     ranks: tuple[tuple[Step, ...], ...]
     """The steps of each rank."""
+
+
+FRACTIONAL = ("float32", "float64", "float16", "bfloat16")
+WHOLE = ("int32", "int64", "int8", "uint8")
+DTYPES = (*FRACTIONAL, *WHOLE, "bool")
+
+REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+def reductions_of(dtype: str) -> tuple[str, ...]:
+    """The reductions that backends do on a dtype."""
+    if dtype in FRACTIONAL:
+        return REDUCTIONS[:5]
+    return tuple(reduction for reduction in REDUCTIONS if reduction != "AVG")

@@ -12,8 +12,7 @@ from math import prod
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Wait, reductions_of
 
 MOST_TAG = 2**31 - 1
 """torch takes a C int."""

@@ -15,7 +15,40 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Code, Verdict
+
+
+class Size(NamedTuple):
+    """How large something that fails is. The smaller in this order is the simpler: first the ranks count, last choices.
+
+    So a program of fewer ranks is simpler, however many calls it has, and a failure on the default schedule is simpler
+    than one of the same program on any other (shortlex, as Hypothesis orders what it draws).
+    """
+
+    ranks: int
+    steps: int
+    """Of a program, those of all ranks; of a training, the iterations of all ranks."""
+    calls: int = 0
+    """Of a program, those of all ranks; of a training, its networks, its faults and what its exceptions name."""
+    groups: int = 0
+    """Besides the default one."""
+    shapes: int = 0
+    """How far numbers are from the plain ones: shapes, splits, roots and tags; rows and the networks' options."""
+    options: int = 0
+    """How far words are from the plainest: dtypes, reductions, networks, features; and waits later than their call."""
+    switches: int = 0
+    """Choices of the schedule that are not the default."""
+    choices: int = 0
+    """How many choices come before the last switch, with it."""
+    total: int = 0
+    """All choices added up."""
+
+    def under(self, choices: Sequence[int]) -> Size:
+        """The size of the same under a schedule."""
+        return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))
+
 
 Value = TypeVar("Value")
 
@@ -172,3 +205,33 @@ class _Shrinking(Generic[Value]):
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+class Failure(NamedTuple):
+    """The features that equal failures share."""
+
+    code: Code
+    """The code of the first finding."""
+    error: type[BaseException] | None
+    """What was raised, where that is the finding: of the many errors that a rank can raise, no other will do."""
+
+    def is_that_of(self, result: Result) -> bool:
+        """True if the run failed in this way."""
+        return result.verdict is Verdict.FAIL and _failure(result) == self
+
+
+def failure_of(result: Result, name: str) -> Failure:
+    """How a run failed. Raises UsageError if it did not; `name` is what the user calls it."""
+    if result.verdict is not Verdict.FAIL:
+        not_struck = f" ({result.not_struck})" if result.not_struck else ""
+        raise UsageError(
+            f"{name} comes to {result.verdict.value} under this schedule{not_struck}, expected a failure to shrink: "
+            "give the schedule that it fails under"
+        )
+    return _failure(result)
+
+
+def _failure(result: Result) -> Failure:
+    code = result.findings[0].code
+    error = next(iter(result.errors.values()), None) if code is Code.RANK_ERROR else None
+    return Failure(code, None if error is None else type(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ddpsim.simulator.shrinking.blocks import smaller_numbers, with_one_simpler, without_a_block
+from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpler, without_a_block
 
 Choices = tuple[int, ...]
 

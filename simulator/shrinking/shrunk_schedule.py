@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ddpsim.simulator.api import replay, simulate
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.shrinking.failing import failure_of
-from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
+from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress, Size, failure_of
 from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
 from ddpsim.simulator.shrinking.schedule_passes import PASSES, Choices, stripped
-from ddpsim.simulator.shrinking.size import Size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

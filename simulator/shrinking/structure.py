@@ -14,18 +14,61 @@ from files, from records of real jobs and from the zoo.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from ddpsim.simulator.shrinking.blocks import without_a_block
-
 Value = TypeVar("Value")
 
-_FEW = 30
-"""Of more elements none moves: of so many there are 435 ways."""
+_FEW_VALUES = 6
+"""With at most this many values, each pair and each triple of them is tried alone."""
+
+
+def blocks(count: int) -> Iterator[range]:
+    """Ranges of indices below `count`: all, halves, quarters, ... single ones."""
+    parts = 1
+    while parts < count:
+        yield from _parted(count, parts)
+        parts *= 2
+    yield from _parted(count, count)
+
+
+def _parted(count: int, parts: int) -> Iterator[range]:
+    for part in range(parts):
+        yield range(count * part // parts, count * (part + 1) // parts)
+
+
+def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """Yield the values without one block of them."""
+    for block in blocks(len(values)):
+        yield (*values[: block.start], *values[block.stop :])
+
+
+def fewer_of(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """The values without a block of them; of few, every two and every three: none of them need be superfluous alone."""
+    yield from without_a_block(values)
+    for count in (2, 3) if len(values) <= _FEW_VALUES else ():
+        yield from combinations(values, count)
+
+
+def with_one_simpler(
+    values: Sequence[Value], simpler: Callable[[Value], Iterable[Value]]
+) -> Iterator[tuple[Value, ...]]:
+    """Yield the values with one of them simpler."""
+    for index, value in enumerate(values):
+        for other in simpler(value):
+            yield (*values[:index], other, *values[index + 1 :])
+
+
+def smaller_numbers(number: int, least: int = 1) -> list[int]:
+    """Yield the least number, half of the number, and one less, as far as they are smaller."""
+    return sorted({each for each in (least, number // 2, number - 1) if least <= each < number})
+
+
+_MOST_MOVED = 30
+"""The elements of a longer tuple are not moved: 30 elements can be moved in 435 ways."""
 
 Row: TypeAlias = "tuple[object, ...] | int"
 """Of a field: its words, the plainest first, or the number that is plain for all numbers in it."""
@@ -113,7 +156,7 @@ def _plainer(part: Any, row: Row) -> Iterator[Any]:
 
 
 def _earlier(part: Any, row: Row) -> Iterator[Any]:
-    if type(part) is tuple and len(part) <= _FEW:
+    if type(part) is tuple and len(part) <= _MOST_MOVED:
         for place, index in combinations(range(len(part)), 2):
             yield (*part[:place], part[index], *part[place:index], *part[index + 1 :])
 

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ddpsim.simulator.attribution import parallelism
-from ddpsim.simulator.attribution.optimizer_parts import OPTIMIZERS
-from ddpsim.simulator.attribution.parallelism import PARALLELISM
+from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.phases import _TORCH
 from ddpsim.simulator.foreign_names.checking import misfits, resolved
 from ddpsim.simulator.foreign_names.names import NameUse, table

@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.pct import Pct
-from ddpsim.simulator.policies.random_walk import RandomWalk
 from tests.kit.rows import rows
 from tests.policies.interleaving import interleave
 

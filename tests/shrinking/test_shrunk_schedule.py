@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.shrinking.greedy import End
 
 

@@ -9,12 +9,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, choices_text
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, Start, choices_text
 from ddpsim.simulator.diagnosis.explain import Row, shortened, table
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, transcript_of
+
+
+class Guided:
+    """Gives the choices in order, each modulo the number of options; after the last one the default.
+
+    The result's schedule has the choices that were really taken.
+    """
+
+    def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
+        self._choices = choices
+        self.start = start
+        """How the ranks start; None for the program's default."""
+        self._next = 0
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the next choice, modulo the number of options."""
+        if self._next >= len(self._choices):
+            return 0
+        choice = self._choices[self._next]
+        self._next += 1
+        return choice % len(options)
+
 
 _STEPS_BEFORE = 5
 """How many steps before a divergence are shown."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import Call
@@ -12,10 +11,11 @@ CallName = tuple[int, int]
 """Rank and handle of a call."""
 
 
-class Observer(Protocol):
+class Observer:
     """Receives what ranks are about to do, have done, and have learned of each other.
 
-    A rank here is a task, by its number: the rank's own for its program.
+    `rank` is a task's number: the rank for the rank's program, and a higher number for a thread that it started. A
+    method that a subclass does not define does nothing.
     """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
@@ -25,7 +25,7 @@ class Observer(Protocol):
         """
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """A rank touched an object. A receive from any source took from `source`, one of the `candidates`."""
+        """A rank touched an object. A receive from any source took a message from `source`, one of the `candidates`."""
 
     def created(self, rank: int, key: Object) -> None:
         """A rank stored a key that did not exist. `touched` was called before."""
@@ -43,7 +43,7 @@ class Observer(Protocol):
         """
 
     def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """A rank made the last of the keys that another one waits for."""
+        """A rank created the last of the keys that another rank waits for."""
 
     def issued(self, rank: int, name: CallName, call: Call) -> None:
         """A rank issued a call."""
@@ -52,19 +52,19 @@ class Observer(Protocol):
         """Calls of several ranks matched."""
 
     def learned(self, rank: int, name: CallName) -> None:
-        """A rank has seen that a call of its own is complete."""
+        """A rank has seen that its own call is complete."""
 
     def started(self, rank: int, thread: int) -> None:
         """A rank started a thread, whose steps are reported too."""
 
     def joined(self, rank: int, thread: int) -> None:
-        """A rank has seen that a thread of its own has ended."""
+        """A rank has seen that a thread that it started has ended."""
 
     def cancelled(self, rank: int) -> None:
         """A rank's thread, at a choice point or in a wait, will be unwound instead of continuing."""
 
     def used(self, kind: str) -> None:
-        """A rank used something of a kind: an operation of the store, a class of `threading`, faults."""
+        """A rank used a feature of this kind: an operation of the store, a class of `threading`, faults."""
 
     def cut_short(self, rank: int) -> None:
         """The run ends in a step of this rank, even if other ranks could still run."""

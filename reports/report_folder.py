@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from ddpsim.reports.document import Document
-from ddpsim.reports.errors import ReportError
+from ddpsim.reports.document import Document, ReportError
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.dot import to_dot
 from ddpsim.reports.forms.html import to_html
