@@ -1,7 +1,7 @@
-"""Who misses which gradients, asked after a backward that left buckets open.
+"""Error texts for gradients that are missing or not expected.
 
-No collective can tell: a rank that has all its gradients waits inside the bucket that another one never started. So the
-ranks post messages in the group's store, and read what is there within a short time.
+For missing ones the ranks exchange messages in the group's store. A collective cannot be used: a rank that has all its
+gradients waits inside a bucket that another rank never started.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SHOWN = 6
 
 
 def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
-    """Tell the other ranks which parameters got no gradient here, hear which they miss, and put all in one line.
+    """Exchange with the other ranks which parameters got no gradient, and return one line with all answers.
 
-    `key` may be the same on the next call: messages of an earlier one are not read again.
+    Several calls may use the same `key`: messages of an earlier call are not read again.
     """
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
@@ -30,7 +30,7 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
 
 
 def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
-    """The text, from what each rank misses; ranks that are not there have not answered."""
+    """Return the text from the parameters that each rank misses; a rank that is not in `missing` has not answered."""
     ranks_by_names: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
         if rank in missing:
@@ -73,14 +73,14 @@ def _names(names: Sequence[str]) -> str:
 
 
 def describe_surplus(name: str, index: int, graph: Graph, learned: Container[int]) -> str:
-    """A gradient that is one too many; `learned` are the parameters that get one in a static graph."""
+    """Describe a gradient too many; `learned` are the parameters that get one in a static graph."""
     if graph is not Graph.STATIC:
         return f"{name} got {_NOT_SEARCHED if graph is Graph.SEARCHED else _CAME_AGAIN}"
     return f"{name} got {_MORE_THAN_LEARNED if index in learned else _NOT_LEARNED}"
 
 
 def describe_bypassed(name: str) -> str:
-    """A gradient without a forward."""
+    """Describe a gradient that no forward announced."""
     return (
         f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for its backward, so "
         "nobody would reduce it: the inner module was called past the wrapper, or backward ran a second time through "

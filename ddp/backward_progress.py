@@ -1,4 +1,4 @@
-"""Where a reducer stands between a forward and the end of its backward: the states and the one transition function."""
+"""How far a reducer is, without tensors: its stage, the step number, and what a static graph has shown."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from enum import Enum
 
 
 class Stage(Enum):
-    """What the next gradient means."""
+    """The stage of a reducer between a forward and the end of its backward."""
 
     IDLE = "idle"
-    """No forward through the wrapper waits for its backward: a gradient bypasses it."""
+    """No forward through the wrapped model waits for its backward, so a gradient is an error."""
     LOCAL = "local"
     """The last forward ran under no_sync: gradients are kept, not reduced."""
     EXPECTING = "expecting"
-    """A forward has announced gradients; none has come yet."""
+    """A forward has announced gradients; none has been computed yet."""
     REDUCING = "reducing"
-    """Gradients are coming, and buckets are reduced as they fill."""
+    """Gradients are computed, and buckets are reduced as they fill."""
 
 
 class Event(Enum):
-    """What moves a reducer on."""
+    """An event that changes the stage."""
 
     FORWARD = "forward"
     LOCAL_FORWARD = "local forward"
@@ -42,42 +42,40 @@ _NEXT: dict[tuple[Stage, Event], Stage] = {
 
 
 def follows(stage: Stage, event: Event) -> Stage | None:
-    """The stage after `event`, or None where it must not happen, as a forward while reducing.
+    """Return the stage after `event`; None if the event is not allowed in this stage.
 
-    Only a backward's first gradient is an event, and only one that was announced.
+    Only the first announced gradient of a backward is an event.
     """
     return _NEXT.get((stage, event))
 
 
 class Graph(Enum):
-    """What is known about the graph of a forward."""
+    """What is known about the autograd graph of a forward."""
 
     ALL_USED = "all used"
     """Every parameter gets a gradient in every backward."""
     SEARCHED = "searched"
-    """The graph is walked from the outputs: `find_unused_parameters`."""
+    """The graph is searched from the outputs (`find_unused_parameters`)."""
     STATIC = "static"
-    """The first backward shows how often each parameter gets a gradient, and it stays so: `static_graph`."""
+    """The first backward shows how many gradients each parameter gets; later ones are equal (`static_graph`)."""
 
 
 class StaticGraph:
-    """Counts gradients by parameter: in the first backward to learn, later to know which gradient is the last one.
+    """Counts gradients by parameter: in the first backward to learn, later to recognize the last gradient.
 
-    A parameter may get several in one backward when a reentrant checkpoint that holds it runs more than once.
+    A parameter gets several gradients in one backward if a reentrant checkpoint that uses it runs more than once.
     """
-
-    __slots__ = ("_left", "times", "unused_everywhere")
 
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
-        """Gradients per backward, by parameter, in the order of their first coming; None until one was learned."""
+        """Gradients per backward, by parameter, in the order of the first ones; None until it is learned."""
         self.unused_everywhere: frozenset[int] | None = None
-        """Parameters that get no gradient on any rank, once the ranks have asked each other."""
+        """Parameters that get no gradient on any rank; None until the ranks have exchanged this."""
         self._left: dict[int, int] = {}
 
     @property
     def is_learned(self) -> bool:
-        """Whether the first backward is over."""
+        """Whether the first backward has ended."""
         return self.times is not None
 
     @property
@@ -86,11 +84,11 @@ class StaticGraph:
         return frozenset(self._left) if self.times is None else frozenset()
 
     def begin(self) -> None:
-        """A backward begins."""
+        """Begin a backward."""
         self._left = {} if self.times is None else dict(self.times)
 
     def is_last(self, index: int) -> bool:
-        """Count a gradient; return whether it is the parameter's last in this backward, as far as is known."""
+        """Count a gradient; return whether it is known to be the parameter's last one in this backward."""
         if self.times is None:
             self._left[index] = self._left.get(index, 0) + 1
             return False
@@ -99,58 +97,58 @@ class StaticGraph:
         return left <= 0
 
     def learn(self) -> tuple[int, ...]:
-        """The first backward is over; return the parameters that got gradients, in the order of their first coming."""
+        """End the first backward; return the parameters that got gradients, in the order of the first ones."""
         self.times = self._left
         return tuple(self.times)
 
     def times_by_index(self, count: int) -> tuple[int, ...]:
-        """Gradients per backward for each of `count` parameters."""
+        """Return the number of gradients per backward for each of `count` parameters."""
         times = self.times or {}
         return tuple(times.get(index, 0) for index in range(count))
 
     def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
-        """Take over what another rank learned: the parameters unused on all ranks; and its times by index, if none were
-        learned here, as ranks may use different parameters."""
+        """Take over what another rank learned, but keep counts that were learned here, since ranks may differ."""
         if self.times is None:
             self.times = {index: count for index, count in enumerate(times) if count}
         self.unused_everywhere = frozenset(unused_everywhere)
 
 
 class StepCounter:
-    """Counts the synchronizing forwards of one wrapper."""
+    """Counts the synchronizing forwards of one wrapped model, from 1. Only diagnoses use the number.
 
-    __slots__ = ("_is_uncounted", "_reduced", "aligned", "latest")
+    See Note [StepCounter] in simulator/attribution/wrapper.py.
+    """
 
     def __init__(self) -> None:
         self.latest = 0
         """The number of the latest forward that counts."""
         self.aligned = 0
-        """The step at which a join ended last, on all ranks."""
+        """The step at which the last join ended, on all ranks."""
         self._is_uncounted = False
-        """The latest forward counts only once a backward follows."""
+        """True if the latest forward counts only once a backward follows."""
         self._reduced = 0
         """The step whose gradients were reduced last."""
 
     def begin_forward(self, *, is_training: bool) -> None:
-        """A synchronizing forward begins."""
+        """Count a synchronizing forward; in evaluation mode it counts when its backward begins."""
         self.latest += is_training
         self._is_uncounted = not is_training
 
     def begin_backward(self) -> None:
-        """Gradients come that are to be reduced."""
+        """Record that the first gradient to reduce was computed."""
         self.latest += self._is_uncounted
         self._is_uncounted = False
 
     def end_backward(self) -> None:
-        """They are reduced."""
+        """Record that the gradients are reduced."""
         self._reduced = self.latest
 
     def align(self, step: int) -> None:
-        """A join ended: all ranks go on from the step of the last to join."""
+        """After a join: continue on all ranks from the step of the last rank to join."""
         self.latest = self.aligned = self._reduced = step
         self._is_uncounted = False
 
     def forget_unreduced(self) -> None:
-        """A join ended by an error: forwards that came to nothing do not count, as joined ranks made none of them."""
+        """After a failed join: drop forwards that were not reduced, since joined ranks made none of them."""
         self.latest = self._reduced
         self._is_uncounted = False

@@ -58,22 +58,6 @@ class Bucket:
     A sparse gradient has a bucket of its own without a flat buffer: `flat` is the gradient itself.
     """
 
-    __slots__ = (
-        "_has_small_gradients",
-        "_hook",
-        "_in_flight",
-        "_seen_by_hook",
-        "flat",
-        "index",
-        "indices",
-        "is_last",
-        "is_sparse",
-        "names",
-        "parameters",
-        "pending",
-        "views",
-    )
-
     def __init__(
         self,
         index: int,

@@ -1,11 +1,8 @@
-"""Buffers: each of a module's buffers is made what its strategy says, before or after a forward, in few collectives.
+"""Synchronizes the buffers of a module before or after a forward, in few collectives.
 
-A buffer is broadcast from one rank, reduced over the ranks, left alone, or given to a callable of the user's own. What
-has one strategy, dtype and device travels in one flat collective; groups and flat tensors are made once: a model has
-hundreds of small buffers and a forward comes every few milliseconds.
-
-Which buffers there are, and what may be asked of them, buffer_strategies.py knows. When to synchronize, and what joined
-ranks do meanwhile, the caller decides.
+Buffers with one strategy, dtype and device are reduced as one flat tensor. Groups and flat tensors are made once, since
+a model may have hundreds of small buffers and a forward every few milliseconds. The caller decides when to synchronize,
+and what joined ranks do.
 """
 
 from __future__ import annotations
@@ -27,14 +24,13 @@ __all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
 
 
 class BufferSync:
-    """The synchronization of a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
+    """Synchronizes a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
 
     def __init__(
         self, module: nn.Module, group: ProcessGroup, *, ignored: Container[str] = (), broadcasts: bool = True
     ) -> None:
         self._group = group
         self.strategies = BufferStrategies(module, ignored=ignored, broadcasts=broadcasts)
-        """Which buffers there are, and what was chosen for each."""
         self._plans: dict[When, _Plan] = {}
 
     def register(
@@ -44,19 +40,19 @@ class BufferSync:
         *,
         when: When | str = When.BEFORE_FORWARD,
     ) -> None:
-        """Give a buffer another strategy, in the place of the one it had; on all ranks alike, in the same order."""
+        """Replace the strategy of a buffer; all ranks must do so in the same order."""
         self.strategies.register(name_or_tensor, hook, when=when)
         self._plans.clear()
 
     def has_any(self, when: When) -> bool:
-        """Whether `synchronize` has anything to do there."""
+        """Whether `synchronize` has anything to do on this side."""
         return any(self._plan(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
-        """Bring the buffers of that side to what their strategies say, in place; `present` ranks have input.
+        """Synchronize the buffers of this side in place; `present` ranks have input.
 
-        `source` is the rank in the group whose buffers are broadcast. Callables come last, one by one: each sees the
-        others' buffers synchronized already. They wait together for what they began.
+        `source` is the group rank whose buffers are broadcast. Callables are called last, in order, with the other
+        buffers already synchronized. Then all results of callables are waited for.
         """
         plan = self._plan(when)
         with torch.no_grad():
@@ -108,7 +104,7 @@ class _Pending(NamedTuple):
 
 
 class _Reduction:
-    """The buffers of one strategy, dtype and device: one all_reduce of a flat tensor that is kept for the next time."""
+    """Reduces the buffers of one strategy, dtype and device by one all_reduce; its flat tensor is kept."""
 
     def __init__(self, strategy: Strategy, slots: Sequence[Slot]) -> None:
         self.slots = tuple(slots)
@@ -144,7 +140,7 @@ _OPERATIONS = {
 
 
 def _copy(targets: Tensors, sources: Tensors) -> None:
-    """Copy in one call, which cannot write to a tensor that is conjugated or negated lazily."""
+    """Copy in one call, except to complex or negated tensors, which that call does not support."""
     if targets[0].is_complex() or any(map(Tensor.is_neg, targets)):
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
@@ -153,7 +149,7 @@ def _copy(targets: Tensors, sources: Tensors) -> None:
 
 
 class _Plan(NamedTuple):
-    """All that is done on one side of a forward."""
+    """What is done on one side of a forward."""
 
     broadcasts: tuple[Slot, ...]
     reductions: tuple[_Reduction, ...]
@@ -161,7 +157,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(strategies: BufferStrategies, when: When) -> _Plan:
-    """Group what travels together."""
+    """Group the buffers of one side by what is reduced together."""
     groups: dict[tuple[Strategy, torch.dtype, torch.device], list[Slot]] = {}
     broadcasts = []
     for slot, strategy in strategies.named(when):
@@ -174,7 +170,7 @@ def _plan(strategies: BufferStrategies, when: When) -> _Plan:
 
 
 def _finish_hook(result: object, buffer: Tensor, origin: str) -> None:
-    """Wait for what a callable left under way, and copy what came of it into the buffer."""
+    """Wait for the result of a callable, and copy it into the buffer."""
     if isinstance(result, dist.Work):
         result.wait()
         return

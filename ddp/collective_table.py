@@ -1,7 +1,6 @@
-"""The collectives in which ranks without input take part: one table, a row each.
+"""The collectives of process groups: what each asks of other ranks, and how a joined rank takes part.
 
-A row says what the methods of a process group are, what a call of one asks of the other ranks, and how a rank makes it,
-too. tests/architecture/test_operations.py holds it to the simulator's own table, which an engine does not know.
+tests/architecture/test_operations.py compares the table with the simulator's own, which the engine does not import.
 """
 
 from __future__ import annotations
@@ -20,47 +19,48 @@ _all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_int
 _reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 Contribution = tuple["Tensor | Sequence[Tensor]", Any]
-"""What a rank contributes to a call, from the arguments of the group's method: tensors, and the options."""
+"""What a rank contributes to a call, from the arguments of the group's method: tensors and options."""
 
 
 class Part(NamedTuple):
-    """The part that a rank takes in a collective."""
+    """The contribution of a joined rank to a collective."""
 
     method: str
-    """Of the group, that the others call."""
+    """The method of the group that the other ranks call."""
     group: ProcessGroup
     own: list[Tensor]
-    """What it contributes."""
+    """The tensors that it contributes."""
     op: Any
     root: int
-    """Its global rank, if there is one."""
+    """The global rank of the root, if there is one."""
 
     def outputs(self) -> list[Tensor]:
-        """Room for its tensor of each rank."""
+        """Return room for the tensors of all ranks, each like its own."""
         return [torch.empty_like(self.own[0]) for _ in range(dist.get_world_size(self.group))]
 
     def stacked(self, tensor: Tensor) -> Tensor:
-        """Room for one such tensor from each rank, one after another along the first dimension."""
+        """Return room for the tensors of all ranks in one, along the first dimension."""
         rows, *rest = tensor.shape or (1,)
         return tensor.new_empty(dist.get_world_size(self.group) * rows, *rest)
 
     def share(self, tensor: Tensor) -> Tensor:
-        """Room for this rank's part of such a tensor."""
+        """Return room for this rank's part of a tensor."""
         rows, *rest = tensor.shape
         return tensor.new_empty(rows // dist.get_world_size(self.group), *rest)
 
 
 class Operation(NamedTuple):
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
-    """What torch.distributed calls it."""
+    """The name in torch.distributed."""
     methods: tuple[str, ...]
-    """Of a process group, by the names of torch 2.11 to 2.14."""
+    """Its methods of a process group, by the names of torch 2.11 to 2.14."""
     contribution: Callable[..., Contribution | None] | None = None
-    """None: joined ranks cannot take part; it returns None where they cannot know what they would have to receive."""
+    """Returns the contribution from the arguments, or None if joined ranks cannot know the shapes. If the field is
+    None, joined ranks cannot take part in any call."""
     take: Callable[[Part], object] | None = None
-    """Takes part, and waits until it is over."""
+    """Takes part, and waits until the collective is done."""
     is_rooted: bool = False
 
 
@@ -194,5 +194,5 @@ _ROWS = (
 )
 
 TABLE = {method: row for row in _ROWS for method in row.methods}
-"""By the methods of a process group."""
+"""The rows by methods of a process group."""
 OPERATIONS = tuple(TABLE)

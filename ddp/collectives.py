@@ -1,4 +1,9 @@
-"""What a call of a group's method asks of the other ranks: read from its arguments, and told as numbers or in words."""
+"""A collective as a value, read from a call of a process group's method, and the part of joined ranks in it.
+
+A rank without input makes the same collective with a neutral contribution, which leaves the others' result unchanged: 0
+for a sum, the lowest value for a maximum. If each rank has its own part of the result (gathers, all-to-all), the
+contribution is zeros of the right shape, or None as an object.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +41,17 @@ class Collective:
     operation: str
     reduction: str
     root: int
-    """Group rank, or `NO_ROOT`."""
+    """The group rank, or `NO_ROOT`."""
     dtype: torch.dtype
     device_type: str
     is_sparse: bool
     holds_object: bool
-    """Part of all_gather_object or gather_object: what it moves are pickled objects, and their sizes."""
+    """Part of all_gather_object or gather_object, which send pickled objects and their sizes."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of each tensor that a rank contributes."""
+    """The shape of each tensor that a rank contributes."""
 
     def encode(self) -> tuple[int, ...]:
-        """As numbers; shapes that repeat, as one with its count."""
+        """Encode as integers; a repeated shape is written once with its count."""
         numbers = [OPERATIONS.index(self.operation), _REDUCTIONS.index(self.reduction), self.root]
         numbers += [_DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
         for shape, repeated in groupby(self.shapes):
@@ -55,7 +60,7 @@ class Collective:
 
     @classmethod
     def decode(cls, numbers: Sequence[int]) -> Collective:
-        """From `encode`."""
+        """Decode what `encode` returned."""
         operation, reduction, root, dtype, device_type, is_sparse, holds_object, *rest = numbers
         shapes: list[tuple[int, ...]] = []
         while rest:
@@ -74,7 +79,7 @@ class Collective:
         )
 
     def __str__(self) -> str:
-        """As in "all_reduce MAX float32[3]"."""
+        """Format, such as "all_reduce MAX float32[3]"."""
         parts = [public_name(self.operation) + (" of an object" if self.holds_object else "")]
         if "reduce" in self.operation:
             parts.append(self.reduction)
@@ -87,12 +92,12 @@ class Collective:
 
 
 def public_name(operation: str) -> str:
-    """What torch.distributed calls a method of the group."""
+    """Return the name in torch.distributed of a method of the group."""
     return TABLE[operation].name
 
 
 def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
-    """What a call of a group's method asks of the other ranks; None if they cannot take part."""
+    """Return the collective of a call of a group's method; None if joined ranks cannot take part in it."""
     row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)
@@ -128,12 +133,12 @@ def _collective(
 
 
 _MOVING_OBJECTS = ("allgather", "gather", "all_gather_single")
-"""What objects travel by; the last of them since torch 2.15."""
+"""The methods that send objects; the last of them since torch 2.15."""
 _OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
 
 
 def _is_called_for_objects(frame: FrameType | None) -> bool:
-    """Whether torch's collectives of objects make this call: all the group sees of them are tensors of bytes."""
+    """Return whether torch's collectives of objects make this call, which then has tensors of bytes."""
     while frame is not None:
         if frame.f_code in _OBJECT_CODES:
             return True
@@ -142,9 +147,9 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
 
 
 def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
-    """Make the collective with a neutral contribution, and wait until it is over.
+    """Make the collective with a neutral contribution, and wait until it is done.
 
-    `device` is where tensors live, unless the collective is about another type of device.
+    Tensors are on `device`, unless the collective uses another type of device.
     """
     if collective.device_type != device.type:
         device = torch.device(collective.device_type)
@@ -181,7 +186,7 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
 
 
 def _object(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """A None as torch sends objects: first its size, then its bytes, in a tensor that has room for the largest."""
+    """Return a pickled None or its size: torch sends sizes first, then tensors with room for the largest object."""
     pickled = pickle.dumps(None)
     if collective.dtype is not torch.uint8:
         return torch.full(shape, len(pickled), dtype=collective.dtype, device=device)

@@ -1,7 +1,7 @@
-"""Announcements that ranks exchange inside a join, encoded as rows of integers. Pure functions, no communication.
+"""The protocol of a join: announcements that ranks exchange, encoded as integers, and the states of a rank.
 
 Each rank fills one row of a matrix. An all_reduce sums the matrices, so every rank has every row: which ranks have
-input, and which call they are about to make.
+input, and which call they are about to make. Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Kind(IntEnum):
     """What a rank is about to do; the first number of its row."""
 
     JOINED = 0
-    """No call: the rank ran out of input and makes the other ranks' calls with neutral contributions."""
+    """No call: the rank ran out of input and answers the other ranks' calls with neutral contributions."""
     FAILED = 1
     """The rank leaves the join by an exception."""
     FORWARD = 2
@@ -57,7 +57,8 @@ class Announcement:
     samples: int = 0
     """The number of samples of the forward on this rank; ranks may differ in it."""
     details: tuple[int, ...] = ()
-    """For a collective: its encoded arguments (neutral.py). For one that joined ranks cannot make: its name's index."""
+    """A collective's encoded arguments (collectives.py); for one that joined ranks cannot make, the index of its
+    name."""
 
     def encode(self, width: int) -> list[int]:
         """Encode as `width` numbers. Details that do not fit are omitted; their count is kept."""
@@ -91,9 +92,9 @@ class Round:
     samples: tuple[int, ...]
     """The announcements, by rank."""
     call: Announcement | None
-    """The call that all ranks with input are about to make; None if no rank has input, or they disagree."""
+    """The call that all ranks with input are about to make; None if no rank has input or they disagree."""
     disagreement: str | None
-    """A text that lists which ranks are about to make which call, if they differ."""
+    """If the ranks differ: which ranks are about to make which call."""
 
 
 def read_round(
@@ -101,7 +102,7 @@ def read_round(
 ) -> Round:
     """Read all ranks' rows, in rank order.
 
-    Used for error texts: `members` are the global ranks, and `describe` formats a collective's details.
+    For error texts, `members` are the global ranks, and `describe` formats a collective's details.
     """
     present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
@@ -120,8 +121,8 @@ def read_round(
 def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
     """Predict the calls up to the next forward from earlier iterations; None if the log does not determine them.
 
-    Every earlier point of the log is a candidate if the calls since the last forward were the same there. If the
-    candidates continue differently, only those remain that share one more earlier call, and so on until they agree.
+    A candidate is any earlier point of the log that follows the same calls since its last forward. If the candidates
+    continue differently, only those remain that share one more earlier call, until the rest agree.
     """
     recent = latest_forward(log)
     starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
@@ -177,41 +178,41 @@ def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> st
 
 
 class JoinState(Enum):
-    """What this rank does about the collectives of the others, and they about its own."""
+    """What a rank does in a join."""
 
     COMPLETE = "complete"
-    """Everybody has input, or (inside torch's Join) no iteration is under way: calls are logged, and told to nobody."""
+    """All ranks have input, or torch's Join is between iterations: calls are only logged."""
     ANNOUNCING = "announcing"
-    """This rank has input, and another has joined: each call is told before it is made."""
+    """This rank has input and another one has joined: each call is announced before it is made."""
     JOINING = "joining"
-    """This rank ran out of input, and its next row is the first to say so."""
+    """This rank ran out of input and has not announced it yet."""
     FOLLOWING = "following"
-    """This rank ran out of input, and makes the calls of those that have some."""
+    """This rank ran out of input and answers the calls of the ranks that have input."""
     LEAVING = "leaving"
-    """This rank leaves by an exception, and its models make the calls that the others still wait for."""
+    """This rank leaves by an exception; its models make the calls that the other ranks still wait for."""
     RETRACING = "retracing"
-    """It leaves, too, and has made calls for the others that its log of earlier iterations showed."""
+    """This rank leaves by an exception and makes the calls that its log of earlier iterations predicts."""
     LEFT = "left"
-    """Another rank left by an exception: the join is over on all ranks, and they may be at different steps."""
+    """Another rank left by an exception: the join has ended on all ranks, and they may be at different steps."""
     ENDED = "ended"
-    """Another error has ended the join, on all ranks alike."""
+    """Another error has ended the join on all ranks."""
 
 
 class JoinEvent(Enum):
-    """What moves a rank on."""
+    """An event that changes the state of a rank."""
 
     SOMEBODY_JOINED = "somebody joined"
     RAN_OUT = "ran out"
     ROW_TOLD = "row told"
-    """All ranks have this one's row."""
+    """All ranks have received the row of this one."""
     ITERATION_SHADOWED = "iteration shadowed"
-    """torch's Join asks this rank to follow the others through an iteration."""
+    """torch's Join asks this rank to answer the calls of one iteration."""
     ITERATION_ENDED = "iteration ended"
     RAISED = "raised"
     LOG_FOLLOWED = "log followed"
     RANK_LEFT = "rank left"
     DISAGREED = "disagreed"
-    """All ranks see in a round that they cannot go on together."""
+    """All ranks have received announcements that do not fit together."""
 
 
 _WITH_INPUT = (JoinState.COMPLETE, JoinState.ANNOUNCING)
@@ -235,5 +236,5 @@ _NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
 
 
 def follows(state: JoinState, event: JoinEvent) -> JoinState | None:
-    """The state after `event`, or None where it must not happen, as an announcement after the end."""
+    """Return the state after `event`; None if the event is not allowed in this state."""
     return _NEXT.get((state, event))

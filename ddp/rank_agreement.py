@@ -1,9 +1,8 @@
-"""The order in which gradients come: recorded in the first reduced backward, agreed on by all ranks.
+"""What the ranks of a reducer agree on by collectives: the order of gradients, unused parameters, learned state.
 
-It is not known before a backward has run. The first layout of the buckets follows the reverse order of definition.
-Where that is wrong, nothing can start before the end: the bucket that must go first fills last. So the first reduced
-backward records the order in which gradients came, and the next forward lays the buckets out by it, on all ranks by
-that of one.
+Before a backward has run, the order of gradients is unknown, and buckets follow the reverse order of definition. If
+that is wrong, the bucket that must be first fills last, so no reduction can start early. So the first reduced backward
+records the order, and before the next forward all ranks lay out their buckets by the order of one rank.
 """
 
 from __future__ import annotations
@@ -22,43 +21,41 @@ from ddpsim.ddp.bucket_plan import complete_order
 
 
 class DiscoveredOrder:
-    """What is known of it: nothing, recorded on this rank, or agreed on."""
-
-    __slots__ = ("_count", "_seen", "agreed", "is_due")
+    """The order of gradients: unknown, recorded on this rank, or agreed on."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._seen: list[int] = []
         self.is_due = False
-        """A backward has been recorded, and the ranks have not agreed on its order yet."""
+        """A backward was recorded, and the ranks have not agreed on its order yet."""
         self.agreed: tuple[int, ...] | None = None
-        """Indices of all parameters in the order in which the buckets take them, once the ranks agreed."""
+        """Indices of all parameters in the order of the buckets; None until the ranks have agreed."""
 
     def record(self, index: int) -> None:
-        """A gradient has come."""
+        """Record that a gradient was computed."""
         if self.agreed is None:
             self._seen.append(index)
 
     def forget(self) -> None:
-        """The backward that was being recorded came to nothing."""
+        """Drop what was recorded of a backward that failed."""
         self._seen.clear()
 
     def end_backward(self) -> None:
-        """A backward has been reduced."""
+        """Record that a backward was reduced."""
         self.is_due = self.agreed is None
 
     @property
     def is_known(self) -> bool:
-        """Whether a backward has been recorded, here or elsewhere."""
+        """Whether a backward was recorded, on this rank or another."""
         return self.is_due or self.agreed is not None
 
     @property
     def best(self) -> tuple[int, ...]:
-        """All parameters, in the order agreed on, or as recorded here so far."""
+        """All parameters, in the agreed order or else as recorded here."""
         return self.agreed if self.agreed is not None else complete_order(self._seen, self._count)
 
     def agree(self, source: int, group: ProcessGroup, device: torch.device) -> tuple[int, ...]:
-        """Take the order of group rank `source`; a collective that every rank of the group has to make."""
+        """Take the order of group rank `source`; a collective that every rank of the group must make."""
         indices = torch.tensor(self.best, dtype=torch.int64, device=device)
         dist.broadcast(indices, group=group, src=dist.get_global_rank(group, source))
         return self.adopt(indices.tolist())
@@ -72,19 +69,17 @@ class DiscoveredOrder:
 
 
 class UsedMap:
-    """The map of one backward, on its way."""
-
-    __slots__ = ("_users", "_work")
+    """Counts for each parameter how many ranks used it: one small all_reduce in flight."""
 
     def __init__(self, used: Iterable[int], count: int, group: ProcessGroup, device: torch.device) -> None:
         users = torch.zeros(count, dtype=torch.int32)
         users[list(used)] = 1
         self._users: Tensor = users.to(device)
-        """int32 [count]: how many ranks have used each parameter, once the work is done."""
+        """int32 [count]: the number of ranks that used each parameter, once the all_reduce has finished."""
         self._work: Any = dist.all_reduce(self._users, group=group, async_op=True)
 
     def wait(self) -> None:
-        """Wait, and read nothing: on an accelerator the program need not stop for it."""
+        """Wait without reading the result, so the program does not wait for an accelerator."""
         self._work.wait()
 
     def unused(self) -> frozenset[int]:
@@ -98,22 +93,22 @@ _ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ReducerState:
-    """Of one reducer; everything by index of the parameter."""
+    """What a reducer learned by training, for ranks that joined before they learned it. Indices are of parameters."""
 
     steps: int
-    """The number of its latest synchronizing forward."""
+    """The number of the latest synchronizing forward."""
     order: tuple[int, ...] | None
-    """Of the gradients, if a backward has shown it."""
+    """The order of gradients; None before the first backward."""
     times: tuple[int, ...] | None
-    """How often each parameter gets a gradient in a static graph, if the first backward has shown it."""
+    """The number of gradients per backward of each parameter of a static graph; None before the first backward."""
     unused_everywhere: frozenset[int]
     """Parameters of a static graph that no rank uses."""
     count: int
-    """How many parameters there are."""
+    """The number of parameters."""
 
     @classmethod
     def of(cls, steps: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> ReducerState:
-        """What was found out here."""
+        """Return the state of this rank's reducer."""
         learned = static_graph if static_graph is not None and static_graph.is_learned else None
         return cls(
             steps,
@@ -124,13 +119,13 @@ class ReducerState:
         )
 
     def shared(self, source: int, group: ProcessGroup, device: torch.device) -> ReducerState:
-        """What group rank `source` has found out; a collective that every rank of the group has to make."""
+        """Return the state of group rank `source`; a collective that every rank of the group must make."""
         rows = self.encode().to(device)
         dist.broadcast(rows, dist.get_global_rank(group, source), group=group)
         return self.decode(rows)
 
     def encode(self) -> Tensor:
-        """As int64 [4, count + 1]: each row begins with a number, or with whether it is known."""
+        """Encode as int64 [4, count + 1]: the first number of a row is the step, or whether the row is known."""
         rows = torch.zeros(_ROWS, self.count + 1, dtype=torch.int64)
         rows[0, 0] = self.steps
         for row, values in ((1, self.order), (2, self.times)):
@@ -141,7 +136,7 @@ class ReducerState:
 
     @classmethod
     def decode(cls, tensor: Tensor) -> ReducerState:
-        """From `encode`."""
+        """Decode what `encode` returned."""
         steps, order, times, unused = tensor.tolist()
         return cls(
             steps[0],

@@ -13,6 +13,7 @@ from ddpsim.reports.forms.finding_cards import finding_cards_of
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
 from ddpsim.reports.forms.page import embedded, page
 from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, colours_of, family_of, page_data_of
+from ddpsim.reports.forms.source import excerpt
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.mismatches import differing_calls
@@ -52,26 +53,21 @@ def to_html(document: Document) -> bytes:
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
     data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
+    first = document.exploration.failing if document.exploration is not None else None
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",
         "document": document,
-        "runs": _in_order(document),
+        "runs": sorted(enumerate(document.runs), key=lambda each: each[0] != first),
         "shown": shown,
         "difference": first_difference_of(document),
         "cards": [finding_cards_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": signs_of,
+        "excerpt_of": excerpt,
         "data": embedded(data),
     }
     return page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
-
-
-def _in_order(document: Document) -> list[tuple[int, Run]]:
-    """Return the runs with their indices; the failing run of an exploration is first."""
-    runs = list(enumerate(document.runs))
-    failing = document.exploration.failing if document.exploration is not None else None
-    return sorted(runs, key=lambda each: each[0] != failing)
 
 
 def signs_of(run: Run) -> frozenset[str]:

@@ -20,7 +20,7 @@ BAD = {
     "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', which does not exist: correct the path",
-    "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml",
+    "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml: correct it",
     "list examples": "examples has no scenario, expected @scenario functions or TOML files: ...",
     "list --tag cycel": "tag is 'cycel', expected one of ..., cycle, ...: did you mean 'cycle'?",
     "list --tag xyz scenarios/join": "tag is 'xyz', expected one of ..., join, ...: give one of these",

@@ -9,8 +9,8 @@ import pytest
 from ddpsim import Code, Schedule, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.replay import HELP, show_steps, walk
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.cli.stepping import HELP, show_steps, walk
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
 from ddpsim.simulator.choices import choices_text, program_on
 from ddpsim.simulator.transcript import Line

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
-from ddpsim.scenarios.running.fault_text import fault_of, text_of
+from ddpsim.scenarios.running.run_as import fault_of, fault_text
 
 FIRST_COME = """
 import torch
@@ -112,7 +112,7 @@ def test_bad_input_is_one_line(ddpsim, words, told):
     ],
 )
 def test_a_fault_is_what_its_text_says(text, fault):
-    assert (fault_of(text), text_of(fault)) == (fault, text)
+    assert (fault_of(text), fault_text(fault)) == (fault, text)
 
 
 def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
