@@ -14,19 +14,18 @@ from collections.abc import Sequence
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
-from ddpsim.simulator.diagnosis.explain import elided
-from ddpsim.simulator.diagnosis.message_loops import left_for_messages, unequal_loops
+from ddpsim.simulator.diagnosis.explain import elided, sites_text
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
     are_in_post_hook,
     bucket_left_out,
     is_later_bucket,
     post_hooks_differ,
-    sites_text,
 )
 from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
+from ddpsim.simulator.diagnosis.uneven import COUNTERPART, left_for_messages, unequal_loops
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
@@ -65,8 +64,9 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
         return (Cause.PROCESS_GONE if gone else Cause.DIED).lines(who=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(snapshot, reading, culprits)
-    calls = _calls_of(snapshot, reading.victims)
-    if calls and culprits and culprits != reading.victims and _are_of_records(snapshot, culprits):
+    calls = snapshot.calls_of(reading.victims)
+    are_of_records = all(snapshot.ranks[rank].state in OF_RECORDS for rank in culprits)
+    if calls and culprits and culprits != reading.victims and are_of_records:
         return _advise_of_record(snapshot, calls, culprits)
     if not calls or any(
         isinstance(wait, StoreWait) for rank in reading.culprits for wait in snapshot.ranks[rank].waits
@@ -81,16 +81,11 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
         return parts
     if calls[0].is_point_to_point:
         message = next((call for call in calls if call.peer in culprits), calls[0])
-        counterpart = "recv" if message.operation == "send" else "send"
-        return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=counterpart)
+        return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=COUNTERPART[message.operation])
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
     return _advise_users(snapshot, reading, calls, culprits)
-
-
-def _are_of_records(snapshot: Snapshot, ranks: Sequence[int]) -> bool:
-    return all(snapshot.ranks[rank].state in OF_RECORDS for rank in ranks)
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
@@ -99,8 +94,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
         return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
     if first.is_point_to_point:
-        counterpart = "recv" if first.operation == "send" else "send"
-        return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=counterpart)
+        return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=COUNTERPART[first.operation])
     return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
 
 
@@ -111,10 +105,6 @@ def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) 
         any(left.rank == rank and snapshot.open_slots[index].lacks(left) for left in snapshot.left_behind)
         for rank in culprits
     )
-
-
-def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
-    return [call for rank in ranks for call in snapshot.ranks[rank].calls]
 
 
 # --- a rank is missing ------------------------------------------------------------------------------------------------
@@ -132,7 +122,7 @@ def _advise_users(
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
-        return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, site=str(site))
+        return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, fact=str(site))
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
@@ -145,7 +135,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[C
         return Cause.WRAPPED_ALONE.lines(who=missing)
     has_passed = _has_passed(snapshot, reading, calls)
     if has_passed and all(call.origin.by_hook for call in calls):
-        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_text(calls))
+        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
     if has_passed:
@@ -180,7 +170,7 @@ def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
 
 def _is_call_of_few(snapshot: Snapshot, reading: WaitReading) -> bool:
     """True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
-    calls = _calls_of(snapshot, reading.victims)
+    calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
     if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
@@ -200,7 +190,7 @@ def _absent_from_creation(snapshot: Snapshot, reading: WaitReading) -> tuple[int
 
 
 def _odd_ones(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
-    """Return the ranks whose wrappers use groups of equal members in another order than most ranks; () if unclear.
+    """Return the ranks whose DDP wrappers use groups of equal members in another order than most ranks; or ().
 
     For calls of the user's own there is no majority rule: either order may be the intended one.
     """

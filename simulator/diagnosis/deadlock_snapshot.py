@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -85,7 +85,7 @@ class OpenSlot:
         return tuple(sorted(call.rank for call in self.calls))
 
     def lacks(self, call: Call) -> bool:
-        """True if a call is one of those that this slot waits for."""
+        """Return True if these calls wait for that call."""
         here = self.calls[0]
         if here.group != call.group or call.rank not in self.missing:
             return False
@@ -125,7 +125,7 @@ class StreamSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ranks and all open slots at a deadlock."""
+    """All ranks and all waiting calls at a deadlock."""
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenSlot, ...]
@@ -140,13 +140,17 @@ class Snapshot:
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
-        """The index of the slot that each call waits in."""
+        """The index in `open_slots` of each waiting call."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
 
     @cached_property
     def stream_by_queued(self) -> dict[Call, StreamSnapshot]:
         """The stream in which each call is queued."""
         return {call: stream for stream in self.streams for call in stream.queued}
+
+    def calls_of(self, ranks: Iterable[int]) -> list[Call]:
+        """Return the calls that these ranks wait in."""
+        return [call for rank in ranks for call in self.ranks[rank].calls]
 
     @cached_property
     def threads(self) -> dict[int, ThreadSnapshot]:

@@ -79,7 +79,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         cells = [(names[row.rank], row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
     cells = [(f'{label}, thread "{row.thread}"' if row.thread else label, row) for label, row in cells]
     lines = [(label, row.what, row.where, row.more) for label, row in cells]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    widths = [max((len(line[column]) for line in lines), default=0) for column in range(3)]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
         for line in lines
@@ -101,6 +101,24 @@ def of_many(what: str) -> str:
     words = {"is": "are", "was": "were", "has": "have"}
     plain = first.removesuffix("s") if first in _VERBS else first
     return words.get(first, plain) + space + rest.replace("over, and waits", "over, and wait", 1)
+
+
+# --- calls as text ----------------------------------------------------------------------------------------------------
+
+
+def ranks_text(calls: Iterable[Call]) -> str:
+    """Return the ranks that made the calls, as text."""
+    return rank_list(call.rank for call in calls)
+
+
+def operations_text(calls: Iterable[Call]) -> str:
+    """Return the operations of the calls, as text."""
+    return " and ".join(dict.fromkeys(call.operation for call in calls))
+
+
+def sites_text(calls: Iterable[Call]) -> str:
+    """Return the lines that made the calls, as text."""
+    return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
 
 # --- ranks at fault ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import heading
+from ddpsim.simulator.diagnosis.explain import finding_lines
 from ddpsim.simulator.events import Event
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
@@ -53,11 +53,11 @@ def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
     offers = zip_longest(first.offers, second.offers)
     offer = next(((one, other) for one, other in offers if one != other), None)
     if event is not None and (offer is None or _choice_points(*event) <= _choice_points(*offer)):
-        return events_differ(*event)
+        return _events_differ(*event)
     return None if offer is None else offers_differ(*offer)
 
 
-def events_differ(first: Event | None, second: Event | None) -> Finding:
+def _events_differ(first: Event | None, second: Event | None) -> Finding:
     """Return the finding for an event that differs in the second run; None means that the run had ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
@@ -98,10 +98,7 @@ def _finding(
     ranks = sorted({each.rank for each in (first, second) if each is not None})
     choice_points = _choice_points(first, second)
     summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
-    lines: list[str | Line] = [
-        heading(Code.NONDETERMINISM, choice_points),
-        str(Line("first", one)),
-        str(Line("again", other)),
-        *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),
-    ]
-    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, tuple(lines), sites)
+    both = [str(Line("first", one)), str(Line("again", other))]
+    advice = Cause.RUNS_DIFFER.lines(who=rank_list(ranks))
+    lines = finding_lines(Code.NONDETERMINISM, both, advice, step=choice_points)
+    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, lines, sites)

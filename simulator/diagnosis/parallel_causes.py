@@ -6,16 +6,17 @@ met.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ddpsim.simulator.calls import COLLECTS_STATE, Call, Parallelism
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import Line, listed, rank_list
+from ddpsim.simulator.wording import Line, listed
 
 
 def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
-    """Return the cause and what to try, for calls of one slot; [] if none is a call of these kinds."""
+    """Return the cause and what to try, for calls of one collective; [] if none is a call of these kinds."""
     kinds = {_kind(call) for call in calls}
     if kinds == {None}:
         return []
@@ -27,7 +28,7 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     others = [call for call in calls if _kind(call) is None]
     if others:
         cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
-        return cause.lines(who=_ranks(others), operation=_operations(others))
+        return cause.lines(who=ranks_text(others), operation=operations_text(others))
     who = "some ranks" if who == "each rank" else who
     if kinds == {Parallelism.FSDP}:
         return _between_units(calls, code, who)
@@ -50,7 +51,7 @@ def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
     if sends.belongs_with(receives):
         return Cause.MICRO_BATCHES_DIFFER.lines() if code is Code.MISMATCH_SHAPE else []
     sent, expected = (f"{part.what}, {part.action}" for part in (sends, receives))
-    return Cause.OTHER_STAGES_MESSAGE.lines(sent=sent, expected=expected)
+    return Cause.OTHER_STAGES_MESSAGE.lines(fact=f"{sent}, is received as {expected}")
 
 
 def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
@@ -62,7 +63,7 @@ def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = Fals
     if kinds == {Parallelism.PIPELINE}:
         return Cause.STAGES_STOPPED.lines(who=missing)
     if kinds == {Parallelism.CHECKPOINT}:
-        return Cause.CHECKPOINT_ALONE.lines(who=_ranks(calls))
+        return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(calls))
     return []
 
 
@@ -83,29 +84,21 @@ def _kind(call: Call) -> Parallelism | None:
     return None if call.origin.part is None else call.origin.part.parallelism
 
 
-def _ranks(calls: Iterable[Call]) -> str:
-    return rank_list(call.rank for call in calls)
-
-
-def _operations(calls: Iterable[Call]) -> str:
-    return " and ".join(dict.fromkeys(call.operation for call in calls))
-
-
 def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
     """Return the advice for calls of a kind (norm or optimizer) that met calls of other kinds."""
     collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
     if collecting:
-        return Cause.STATE_ALONE.lines(who=_ranks(collecting))
+        return Cause.STATE_ALONE.lines(who=ranks_text(collecting))
     others = [call for call in calls if _kind(call) is not kind]
     cause = Cause.NORM_MEETS_CALL if kind is Parallelism.NORM else Cause.OPTIMIZER_MEETS_CALL
-    return cause.lines(who=_ranks(others), operation=_operations(others))
+    return cause.lines(who=ranks_text(others), operation=operations_text(others))
 
 
 def _with_checkpoint(calls: Sequence[Call]) -> list[Line]:
     saving = [call for call in calls if _kind(call) is Parallelism.CHECKPOINT]
     if any(call.thread for call in saving) and len({call.thread for call in calls}) > 1:
-        return Cause.CHECKPOINT_THREAD.lines(who=_ranks(call for call in saving if call.thread))
-    return Cause.CHECKPOINT_ALONE.lines(who=_ranks(saving)) if len(saving) < len(calls) else []
+        return Cause.CHECKPOINT_THREAD.lines(who=ranks_text(call for call in saving if call.thread))
+    return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(saving)) if len(saving) < len(calls) else []
 
 
 def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
@@ -118,4 +111,4 @@ def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     if not lacking:
         return []
     left_out = [name for name in every if any(name not in call.origin.parameters for call in lacking)]
-    return Cause.UNUSED_IN_UNIT.lines(who=_ranks(lacking), parameters=listed(left_out))
+    return Cause.UNUSED_IN_UNIT.lines(who=ranks_text(lacking), parameters=listed(left_out))

@@ -46,7 +46,7 @@ class Occasion(Enum):
 
 
 class Moment(NamedTuple):
-    """When replicas were compared."""
+    """The point of a training at which replicas were compared."""
 
     wrapper: int
     step: int
@@ -275,7 +275,7 @@ def _advise_buffers(moment: Moment) -> Advice[[]]:
 
 
 class Deviation(NamedTuple):
-    """The first deviation of ranks from plain training."""
+    """The first deviation of ranks from training without DDP."""
 
     code: Code
     ranks: tuple[int, ...]
@@ -296,11 +296,11 @@ def advise_deviation(deviation: Deviation, joins: Sequence[Joining]) -> list[Lin
         return Cause.SCALED.lines(fact=_factor_text(deviation.factor, deviation.world_size))
     if len(deviation.ranks) < deviation.world_size:
         return Cause.OTHER_ON_SOME_RANKS.lines(who=rank_list(deviation.ranks))
-    stood_by = [rank for joining in joins for rank in joining.ranks if rank.calls]
-    phases = {phase for rank in stood_by for phase, _ in rank.shadowed}
-    cause = _cause_in_join(deviation.code, phases) if stood_by else None
+    joined = [rank for joining in joins for rank in joining.ranks if rank.calls]
+    phases = {phase for rank in joined for phase, _ in rank.shadowed}
+    cause = _cause_in_join(deviation.code, phases) if joined else None
     if cause is not None:
-        return cause.lines(rank_list({rank.rank for rank in stood_by}))
+        return cause.lines(rank_list({rank.rank for rank in joined}))
     if deviation.code is Code.DIVERGENCE_BUFFERS:
         return Cause.OTHER_COUNT.lines()
     return (Cause.REDUCED_BY_HAND if deviation.is_by_hand else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
@@ -316,6 +316,5 @@ def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
 
 
 def _factor_text(factor: float, world_size: int) -> str:
-    known = {float(world_size): "the world size", 1.0 / world_size: "1 / world size"}
-    meant = next((text for value, text in known.items() if abs(factor - value) < 1e-4 * value), "")
-    return f"{factor:.4g}" + (f" ({meant})" if meant else "")
+    known = {float(world_size): " (the world size)", 1.0 / world_size: " (1 / world size)"}
+    return f"{factor:.4g}" + next((text for value, text in known.items() if abs(factor - value) < 1e-4 * value), "")

@@ -164,10 +164,8 @@ def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> No
     if output.dtype is not tensor.dtype:
         types = f"{TYPE_NAMES.get(output.dtype, output.dtype)} vs. {TYPE_NAMES.get(tensor.dtype, tensor.dtype)}"
         raise RuntimeError(f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({types}). \n")
-    if not output.shape or not tensor.shape:
-        raise RuntimeError(
-            "Check failed: reduce_scatter of a tensor needs at least one dimension \n"
-        )  # gloo crashes here
+    if not output.shape or not tensor.shape:  # gloo crashes here
+        raise RuntimeError("Check failed: reduce_scatter of a tensor needs at least one dimension \n")
     rows, whole = output.shape[0] * size, tensor.shape[0]
     if rows != whole:
         raise RuntimeError(f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows} vs. {whole}). \n")
@@ -194,10 +192,8 @@ def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
     """Check that the input is contiguous and has a first dimension to split."""
     if not tensor.is_contiguous():
         raise ValueError("Tensors must be contiguous")
-    if not tensor.shape or not output.shape:
-        raise RuntimeError(
-            "ProcessGroupGloo::alltoall: a tensor without dimensions has no rows to split"
-        )  # gloo crashes here
+    if not tensor.shape or not output.shape:  # gloo crashes here
+        raise RuntimeError("ProcessGroupGloo::alltoall: a tensor without dimensions has no rows to split")
 
 
 def _invalid(operation: str, what: str) -> RuntimeError:

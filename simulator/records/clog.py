@@ -16,9 +16,8 @@ from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
 from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, numbered
-from ddpsim.simulator.records.record_texts import plain, rank_in
+from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, plain, rank_in
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17

@@ -30,6 +30,18 @@ def unlike_plain_training(*values):
     return divergence_from(Snapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
 
 
+def test_a_tensor_that_differs_on_every_rank_names_them_together():
+    sides = [Side((rank,), f"{rank}.5") for rank in range(4)]
+    sites = dict.fromkeys(range(4), NOWHERE)
+    finding = divergence(
+        Code.DIVERGENCE_PARAMETERS, Moment(0, 1, 1), "weight", sides, sites=sites, index="[0, 0]", known=Circumstances()
+    )
+    assert (
+        finding.summary
+        == "weight[0, 0] differs on all of ranks 0-3 after the optimizer step that followed step 1 of DDP #0"
+    )
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_came_from_some_rank(value):
     finding = unlike_plain_training(value, value, value)
