@@ -38,7 +38,7 @@ _OWN_FRAMES = 4
 _FRAMES = 10
 """How far out torch's function is looked for."""
 
-_USER, _BUCKET = Phase.USER, Phase.BUCKET  # as in turns.py
+_USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
 
 class Poisoned:
