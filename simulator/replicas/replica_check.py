@@ -168,7 +168,12 @@ class Replicas:
         """A wrapper's rank ran out of input and joins, or the ranks have met at the end of a join."""
         self._notice(
             WrapperProgress(
-                wrapper.key, wrapper.rank, wrapper.step, wrapper.aligned_step, wrapper.is_joined, wrapper.reduced
+                wrapper.key,
+                wrapper.rank,
+                wrapper.step,
+                wrapper.aligned_step,
+                wrapper.is_joined,
+                frozenset(wrapper.reduced),
             )
         )
 
