@@ -20,10 +20,7 @@ _SHOWN = 6
 
 
 def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
-    """Exchange with the other ranks which parameters got no gradient, and return one line with all answers.
-
-    Several calls may use the same `key`: messages of an earlier call are not read again.
-    """
+    """Return one line on the parameters without a gradient on each rank, from messages of the ranks under `key`."""
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
     return report(_exchange(missing, key=key, own=own, members=members, group=group), members)

@@ -373,7 +373,4 @@ class Document:
 
 
 class ReportError(ValueError):
-    """A file is no report, or a folder cannot hold one. The message says what was found and what to do.
-
-    It is not the simulator's UsageError: rendering a saved report does not use the simulator.
-    """
+    """A file is no report, or a folder cannot hold one. The message says what was found and what to do."""

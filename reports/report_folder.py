@@ -35,10 +35,7 @@ _LONGEST = 80
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or only the files of these names, into a folder; return their paths.
-
-    Raises ReportError if they cannot be written.
-    """
+    """Write a document's report, or only these files of it, into a folder; return the paths. May raise ReportError."""
     check_folder(folder)
     paths = []
     for name in names:
@@ -73,9 +70,6 @@ def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
 
 
 def plain_name(name: str, keeps_end: bool = False) -> str:
-    """Return the name with only characters that every file system accepts, cut at its end or its beginning.
-
-    The result may be empty.
-    """
+    """Return the name, shortened, with only characters that every file system accepts; it may become empty."""
     plain = _UNSAFE.sub("-", name).strip("-.")
     return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

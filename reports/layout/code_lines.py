@@ -143,7 +143,6 @@ def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
 
 
 def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
-    """Yield the ranks that wait and that the finding does not name."""
     for waiting in run.waiting:
         if waiting.who.rank not in named or waiting.who.thread:
             yield _waiting(run, waiting, WAITS)
@@ -172,7 +171,6 @@ def _name(run: Run, call: Call) -> str:
 
 
 def _last_calls(run: Run) -> dict[int, int]:
-    """Return the event that issued the last call of each rank's program thread."""
     return {
         event.rank: index
         for index, event in enumerate(run.events)

@@ -29,7 +29,7 @@ from ddpsim.simulator.transport.payload import Payload
 _TENSORS_WATCHED = 8
 """The most inputs and outputs of a call that are watched: all_gather has as many outputs as there are ranks."""
 
-_USER = Phase.USER  # as in turns.py
+_USER = Phase.USER  # faster to look up, see scheduler.py
 _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
