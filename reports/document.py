@@ -365,3 +365,12 @@ class Document:
         if self.exploration is not None:
             return self.exploration.verdict
         return worst(run.verdict for run in self.runs)
+
+    @property
+    def difference(self) -> Difference | None:
+        """Where two runs of the exploration diverge; None if it does not have two runs that differ."""
+        return self.exploration.difference if self.exploration else None
+
+
+class ReportError(ValueError):
+    """A file is no report, or a folder cannot hold one. The message says what was found and what to do."""

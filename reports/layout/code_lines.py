@@ -5,7 +5,7 @@ Each line is listed once, the line to blame first. Ranks that only wait have a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,8 +36,8 @@ class RanksAtLine(NamedTuple):
 class CodeLine:
     """A line of the program, with the ranks at it."""
 
-    site: int | None
-    """Index into the run's sites; None if the line is unknown."""
+    site: int
+    """Index into the run's sites."""
     caller: int | None
     """Index of the line in another file that called it."""
     present: tuple[RanksAtLine, ...]
@@ -65,15 +65,16 @@ def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
         there += _waiters(run, set(finding.ranks))
     told = {each.site for each in there}
     there += [_There(OTHER, "", Who(-1), site) for site in finding.sites if site not in told]
-    return tuple(_gathered(run, (each for each in there if each.site is not None)))
+    return tuple(_gathered(run, there))
 
 
-def _gathered(run: Run, there: Iterator[_There]) -> Iterator[CodeLine]:
-    by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
-    callers: dict[int | None, set[int | None]] = {}
+def _gathered(run: Run, there: Iterable[_There]) -> Iterator[CodeLine]:
+    by_line: dict[int, dict[tuple[str, str], list[Who]]] = {}
+    callers: dict[int, set[int | None]] = {}
     for each in there:
-        by_line.setdefault(each.site, {}).setdefault((each.role, each.text), []).append(each.who)
-        callers.setdefault(each.site, set()).add(each.caller)
+        if each.site is not None:
+            by_line.setdefault(each.site, {}).setdefault((each.role, each.text), []).append(each.who)
+            callers.setdefault(each.site, set()).add(each.caller)
     found = []
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
@@ -142,7 +143,6 @@ def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
 
 
 def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
-    """Yield the ranks that wait and that the finding does not name."""
     for waiting in run.waiting:
         if waiting.who.rank not in named or waiting.who.thread:
             yield _waiting(run, waiting, WAITS)
@@ -171,7 +171,6 @@ def _name(run: Run, call: Call) -> str:
 
 
 def _last_calls(run: Run) -> dict[int, int]:
-    """Return the event that issued the last call of each rank's program thread."""
     return {
         event.rank: index
         for index, event in enumerate(run.events)

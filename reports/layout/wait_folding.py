@@ -50,7 +50,6 @@ def _striking(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int
 
 
 def _beside(graph: DrawnWaitGraph) -> list[list[int]]:
-    """Return for each node its neighbours: those that wait for it, or that it waits for."""
     beside: list[list[int]] = [[] for _ in graph.nodes]
     for edge in graph.edges:
         beside[edge.source].append(edge.target)
@@ -59,7 +58,6 @@ def _beside(graph: DrawnWaitGraph) -> list[list[int]]:
 
 
 def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
-    """Return the parts of the cycle between kept nodes."""
     found: list[list[int]] = [[]]
     for node in cycle:
         if node not in kept:
@@ -70,7 +68,6 @@ def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
 
 
 def _others(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
-    """Return the other nodes, grouped by how they ended and by whether they are to blame."""
     found: dict[tuple[End, bool], list[int]] = {}
     shown = kept.union(graph.cycle)
     for index, node in enumerate(graph.nodes):
@@ -80,7 +77,6 @@ def _others(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
 
 
 def _merged(graph: DrawnWaitGraph, groups: Sequence[Sequence[int]]) -> DrawnWaitGraph:
-    """Return the graph with each group of nodes merged into one."""
     number_of = {node: number for number, group in enumerate(groups) for node in group}
     edges: dict[tuple[int, int], list[WaitEdge]] = {}
     for edge in graph.edges:

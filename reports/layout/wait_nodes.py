@@ -66,10 +66,7 @@ class DrawnWaitGraph:
 
 
 def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
-    """Return the wait-for graph of a run; None if no rank waited for another, or if matched calls differ.
-
-    In a slot whose calls differ no rank waits for another, since all have come.
-    """
+    """Return the wait-for graph of a run; None if no rank waited for another, as when matched calls differ."""
     if is_mismatch(run):
         return None
     targets = _targets(run)
@@ -102,7 +99,6 @@ def _targets(run: Run) -> dict[_What, tuple[Who, ...]]:
 
 
 def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -> list[list[Who]]:
-    """Return all ranks of the graph, grouped into nodes."""
     waits = {each.who: _what(each) for each in waiting}
     awaited: dict[Who, dict[_What, None]] = {}
     for what in dict.fromkeys(map(_what, waiting)):

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
+from ddpsim.ddp.buffer_strategies import Strategy, When
+from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
 from tests.kit.rows import rows

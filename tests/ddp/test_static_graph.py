@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
-from ddpsim.ddp.static_graph import StaticGraph
+from ddpsim.ddp.backward_progress import StaticGraph
 from tests.kit.networks import Branches, Checkpointed
 from tests.kit.running import (
     check_backwards,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
-from ddpsim.ddp.used_map import UsedMap
+from ddpsim.ddp.rank_agreement import UsedMap
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
 from tests.kit.rows import rows

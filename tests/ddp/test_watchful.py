@@ -11,7 +11,7 @@ from torch import nn
 
 from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
-from ddpsim.ddp.open_backward import report
+from ddpsim.ddp.backward_errors import report
 from tests.kit import networks
 from tests.kit.rows import rows
 from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped

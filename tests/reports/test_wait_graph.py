@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.reports.document import Finding, Rank, Waiting
 from ddpsim.reports.layout.wait_folding import LARGEST, folded
-from ddpsim.reports.layout.wait_layout import picture_of
+from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, wait_graph_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
@@ -121,6 +121,11 @@ DRAWN = (
     (ring(1_024), 8),
     (threads(64), 13),
 )
+
+
+def picture_of(graph):
+    """The picture for a wide screen."""
+    return next(iter(pictures_of(graph).values()))
 
 
 @rows(("run", "count"), DRAWN)

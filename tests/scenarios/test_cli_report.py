@@ -9,8 +9,8 @@ import pytest
 from junitparser import JUnitXml
 
 from ddpsim import Schedule
-from ddpsim.reports.files import WRITTEN
 from ddpsim.reports.forms.json_form import read
+from ddpsim.reports.report_folder import WRITTEN
 from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on

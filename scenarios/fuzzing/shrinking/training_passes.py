@@ -21,7 +21,7 @@ from ddpsim.scenarios.training.training import (
     Rule,
     Training,
 )
-from ddpsim.simulator.shrinking.blocks import (
+from ddpsim.simulator.shrinking.structure import (
     blocks,
     fewer_of,
     smaller_numbers,
