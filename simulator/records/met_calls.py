@@ -88,6 +88,7 @@ class _Group:
     """Compares the collectives of one group."""
 
     def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: MetCollectives) -> None:
+        """Prepare the members: recorded, without a record, or with one that may lack calls."""
         self._group = group
         self._by_rank = by_rank
         self._found = found

@@ -152,9 +152,7 @@ class _Diagnosing:
         return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
 
     def _judged(self, finding: Finding) -> Finding:
-        """Return the finding; if it only blames ranks without a complete record, downgrade it, as they may have made
-        the call.
-        """
+        """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
         if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._absent.issuperset(finding.ranks):
             return finding
         return replace(finding, code=Code.UNCHECKED, ranks=(), lines=finding_lines(Code.UNCHECKED, finding.lines[1:]))
