@@ -18,8 +18,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.script import Script, start_of_programs
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Guided, Replay
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
@@ -158,8 +157,8 @@ def explore(
 
     Raises UsageError as `simulate` does.
     """
-    from ddpsim.simulator.exploration.by_name import strategy_of
     from ddpsim.simulator.exploration.explorer import Explorer
+    from ddpsim.simulator.exploration.strategy import strategy_of
 
     runnable = _runnable(program)
     plan = _plan(runnable, world_size, options, is_checked=check_determinism)
@@ -303,7 +302,7 @@ def _execution_of(
         run = partial(run_once, program, world_size, plan, budget=budget)
         if not is_checked:
             return run(policy=policy)
-        from ddpsim.simulator.exploration.determinism import run_twice
+        from ddpsim.simulator.exploration.explorer import run_twice
 
         return run_twice(lambda each: run(policy=each), policy)
 

@@ -25,16 +25,12 @@ def bench(
         typer.Argument(
             metavar="NAME",
             help=f"Names from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION.  [default: {' '.join(_NAMES)}]",
-            show_default=False,
         ),
     ] = None,
     engine: EngineOrBoth = "both",
     world_size: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Number of ranks; repeat the option to measure several.  [default: the scenario's own]",
-            show_default=False,
-        ),
+        typer.Option(help="Number of ranks; repeat the option to measure several.  [default: the scenario's own]"),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Measured runs of each scenario, after one warm-up.")] = 9,
     transport: SimulatedTransport = "memory",
@@ -52,7 +48,7 @@ def bench(
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: correct it")
     check_simulated(transport, "bench measures only the simulation")
     cases = _cases(names or _NAMES, engine, world_size or [None])
-    output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
+    output.show(f"{_versions()}, on {transport}, {output.counted(rounds, 'alternating round')}\n")
     measured = measurements(output.with_progress_bar(samples(cases, rounds, transport), rounds * len(cases)))
     output.show("\n".join(_table(measured)))
     return worst(_judged(measured))

@@ -20,7 +20,7 @@ from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.fuzzing.campaign import Campaign, CampaignProgress
+    from ddpsim.scenarios.fuzzing.campaign import CampaignProgress
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
@@ -35,35 +35,30 @@ def fuzz(
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
             "or -m MODULE, followed by its own arguments: schedules and world sizes are random. Without NAME, the "
             "scenarios are random, too.",
-            show_default=False,
         ),
     ] = None,
     *,
     generate: Annotated[bool, typer.Option("--generate", help="Generate random scenarios, as without NAME.")] = False,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     executions: Annotated[
-        int | None,
-        typer.Option(help="Stop after about so many runs.  [default: no limit but --seconds]", show_default=False),
+        int | None, typer.Option(help="Stop after about so many runs.  [default: no limit but --seconds]")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the first batch; later batches count up from it.")] = 0,
     engine: BothOrEngine = None,
     world_size: WorldSize = None,
     options: OptionsOfRun,
     documented: Annotated[
-        bool,
-        typer.Option("--documented", help="Generate everything that torch documents, also what is known to fail."),
+        bool, typer.Option("--documented", help="Generate everything that torch documents, also what is known to fail.")
     ] = False,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder where failures are kept; the next run tries them first.")
     ] = CORPUS,
     jobs: Annotated[
-        int | None,
-        typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]", show_default=False),
+        int | None, typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]")
     ] = None,
     backend: Annotated[str, typer.Option(help="What runs the workers: loky (this machine), dask or ray.")] = "loky",
     cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.", show_default=False),
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.")
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -155,7 +150,9 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
         )
     output.show(summary(campaign))
     report_found(campaign, report)
-    return _status(campaign)
+    if campaign.has_found:
+        return Status.OTHERWISE
+    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
@@ -192,12 +189,6 @@ def _status_of(look: AlwaysFails) -> Status:
     if look.result.verdict is Verdict.UNKNOWN:
         return Status.UNKNOWN
     return Status.AS_EXPECTED if look.is_expected else Status.OTHERWISE
-
-
-def _status(campaign: Campaign) -> Status:
-    if campaign.has_found:
-        return Status.OTHERWISE
-    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
 def _where(progress: CampaignProgress) -> tuple[float, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -29,7 +29,7 @@ from ddpsim.scenarios.cli.options import (
     schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import check_records, leave_records
+from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting, show_lanes
 from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
 from ddpsim.scenarios.cli.status import worst
@@ -57,18 +57,16 @@ def run(
             metavar="A..B",
             help=f"Run once with each seed from A to B, and count the outcomes; without --policy, the policy is "
             f"{DEFAULT_DRAWING}.",
-            show_default=False,
         ),
     ] = None,
     transport: TransportName = "memory",
     options: OptionsOfRun,
     timeout: Timeout = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]", show_default=False),
+        float | None, typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Stop after so many steps, as unknown.  [default: 10000000]", show_default=False)
+        int | None, typer.Option(help="Stop after so many steps, as unknown.  [default: 10000000]")
     ] = None,
     lanes: Annotated[
         bool, typer.Option("--lanes", help="Draw a lane for each rank, one letter per call, below the report.")
@@ -96,7 +94,7 @@ def run(
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
-    drawn = None if seeds is None else _seeds(seeds, policy, seed)
+    drawn = None if seeds is None else seeds_in(seeds, str(policy), seed)
     own = load(name)
     backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
     scenario = with_options(own, options)
@@ -108,15 +106,6 @@ def run(
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
         leave = partial(leave_records, records)
         return _run(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
-
-
-def _seeds(seeds: str, policy: str | None, seed: int) -> range:
-    """Parse the value of --seeds. Raises UsageError for another text, and if --seed is given, too."""
-    from ddpsim import UsageError
-
-    if seed:
-        raise UsageError(f"found --seed {seed} and --seeds {seeds}, expected only one: leave one of them out")
-    return seeds_in(seeds, str(policy))
 
 
 def _budget(seconds: float | None, steps: int | None) -> Budget | None:

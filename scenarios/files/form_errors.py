@@ -36,16 +36,15 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 
 
 def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value in `values`, which should be a `form` and is at `start`, and a sentence
-    about it.
-    """
+    """Return the path of the invalid value, and a sentence about it: `values` should have a `form` at `start`."""
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
     )
     path, kind = (*start, *below), _type_at(inspect.type_info(form), below, at(values, start))
     if unknown := _NO_FIELD.match(str(error)):
-        known = sorted(_keys_of(kind, at(values, path)))
+        table = _table(kind, at(values, path))
+        known = sorted(filter(None, [*(field.encode_name for field in table.fields), table.tag_field]))
         path = (*path, unknown[1])
         return path, f"{key_name(path)} is not a known key, expected {_one_of(known, unknown[1])}"
     if missing := _NOT_GIVEN.match(str(error)):
@@ -108,26 +107,17 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table. If the key says which kind of table it is, return an enumeration of the
-    kinds.
-    """
+    """Return the type of a key in a table; of the key that says the kind of the table, an enumeration of the kinds."""
     tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
-    fields = {field.encode_name: field.type for field in _chosen(tables, value).fields}
-    return fields[key]
+    return next(field.type for field in _table(kind, value).fields if field.encode_name == key)
 
 
-def _chosen(tables: list[inspect.StructType], value: Any) -> inspect.StructType:
-    tag = value.get(tables[0].tag_field)
-    return next(table for table in tables if table.tag == tag)
-
-
-def _keys_of(kind: inspect.Type, value: Any) -> Iterator[str]:
-    table = _chosen([each for each in _alternatives(kind) if isinstance(each, inspect.StructType)], value)
-    yield from (field.encode_name for field in table.fields)
-    if table.tag_field:
-        yield table.tag_field
+def _table(kind: inspect.Type, value: Any) -> inspect.StructType:
+    """Return the form of a table; its tag chooses among several."""
+    tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+    return next(table for table in tables if table.tag == value.get(table.tag_field))
 
 
 # --- what is expected -------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ A file without the table can still be replayed; only its schedule is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -37,22 +36,21 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def difference(self, other: RecordedOutcome) -> str:
         """Return the first difference from another run, with both values; "" if there is none."""
-        for what, side in _SIDES:
-            one, again = side(self), side(other)
-            if one == again or (what == _CHOICES and "0" in (one, again)):
+        now = other._texts()
+        for what, recorded in self._texts().items():
+            if recorded == now[what] or (what == "choices" and "0" in (recorded, now[what])):
                 continue
             late = "late" if other.choices > self.choices else "early"
-            return f"{what}: recorded {one}; now {again}" + (f", so it ended {late}" if what == _CHOICES else "")
+            return f"{what}: recorded {recorded}; now {now[what]}" + (f", so it ended {late}" * (what == "choices"))
         return ""
 
-
-_CHOICES = "choices"
-_SIDES: tuple[tuple[str, Callable[[RecordedOutcome], str]], ...] = (
-    ("verdict", lambda run: run.verdict.value),
-    ("findings", lambda run: ", ".join(map(str, run.codes)) or "none"),
-    (_CHOICES, lambda run: str(run.choices)),
-    ("digest of the trace", lambda run: run.digest),
-)
+    def _texts(self) -> dict[str, str]:
+        return {
+            "verdict": self.verdict.value,
+            "findings": ", ".join(map(str, self.codes)) or "none",
+            "choices": str(self.choices),
+            "digest of the trace": self.digest,
+        }
 
 
 def outcome_of(result: Result) -> RecordedOutcome:
@@ -67,9 +65,6 @@ def with_outcome(text: str, result: Result) -> str:
 
 
 def read_outcome(name: str) -> RecordedOutcome | None:
-    """Return the outcome recorded in the file of that name; None if it is no such file, or has none.
-
-    Raises UsageError if the table is invalid.
-    """
+    """Return the outcome recorded in the TOML file of that name, or None. Raises UsageError if the table is invalid."""
     file = open_toml(Path(name)) if name.endswith(".toml") else None
     return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

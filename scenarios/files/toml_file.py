@@ -52,7 +52,6 @@ from ddpsim.scenarios.files.value_scenarios import of_program, program_of_traini
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training import oracle
 from ddpsim.scenarios.training.reference import by_oracle
-from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.choices import choices_in
 from ddpsim.simulator.errors import ReplayError
 from ddpsim.simulator.faults import Fault
@@ -70,10 +69,7 @@ Find = Callable[[str], Scenario]
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """Return the scenario in a file; `find` looks up another scenario that it may refer to.
-
-    Raises UsageError, with file, line and key, if the file is invalid.
-    """
+    """Return the scenario in a file; `find` looks up another one. Raises UsageError with file, line and key."""
     file = open_toml(path)
     version = file.values.get("ddpsim")
     if version is not None and (type(version) is not int or version != VERSION):
@@ -81,24 +77,20 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
         file.refuse("ddpsim", expected=expected)
     if "rank" in file.values and "scenario" in file.values:
         file.contradict("rank", says="cannot be combined with `scenario`: leave one of them out")
+    form: ScenarioForm
     if "rank" in file.values:
-        form: ScenarioForm = file.read(ProgramForm)
+        form = program = file.read(ProgramForm)
+        scenario = _program(file, program)
+    elif "scenario" in file.values:
+        form = other = file.read(OtherForm)
+        scenario = _other(file, other, find)
     else:
-        form = file.read(OtherForm if "scenario" in file.values else TrainingForm)
-    scenario = _under_schedule(file, form, _scenario(file, form, find))
+        form = training = file.read(TrainingForm)
+        scenario = _training(file, training)
+    scenario = _under_schedule(file, form, scenario)
     if not scenario.summary:
         file.contradict("summary", says='is missing: add `summary = "..."`, one line on what the scenario shows')
     return scenario
-
-
-def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario:
-    """Return what the file runs, with what it expects."""
-    if isinstance(form, ProgramForm):
-        return _program(file, form)
-    if isinstance(form, OtherForm):
-        return _other(file, form, find)
-    assert isinstance(form, TrainingForm)
-    return _training(file, form)
 
 
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
@@ -139,7 +131,10 @@ def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     expect = form.expect or ExpectedOfTraining()
     expected, under_ddp = _expectations(file, expect, world_size)
     if expect.oracle:
-        _check_oracle(file, training, world_size)
+        try:
+            oracle.check_has_meaning(training, world_size)
+        except UsageError as error:
+            file.contradict("expect", "oracle", says=f"is true, but {error}")
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
             says = "is true, but the oracle only judges runs that pass or end in divergence.*: leave it out"
             file.contradict("expect", "oracle", says=says)
@@ -190,7 +185,8 @@ def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
             "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
         )
     try:
-        scenario = find(_beside(file.path, form.scenario)).with_world_size(form.world_size or None)
+        name = with_path(form.scenario, lambda path: str(file.path.parent / path))
+        scenario = find(name).with_world_size(form.world_size or None)
     except UsageError as error:
         raise UsageError(f"{file.location('scenario')} {error}") from None
     return _as_expected(file, form, form.expect, scenario)
@@ -202,11 +198,6 @@ def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, sc
         expected, under_ddp = _expectations(file, expect, scenario.world_size)
         scenario = replace(scenario, expected=expected, expected_under_ddp=under_ddp)
     return replace(scenario, **_description(file, form))
-
-
-def _beside(path: Path, name: str) -> str:
-    """Return a name unchanged, but a Python file's path relative to this file's folder."""
-    return with_path(name, lambda file: str(path.parent / file))
 
 
 def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
@@ -239,13 +230,6 @@ def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, 
     if ranks and code is None:
         file.contradict(*path, "ranks", says="names culprits, but no finding is expected: add one")
     return Expectation(verdict, code, ranks or (), is_clean=code is None and verdict is Verdict.PASS)
-
-
-def _check_oracle(file: TomlFile, training: Training, world_size: int) -> None:
-    try:
-        oracle.check_has_meaning(training, world_size)
-    except UsageError as error:
-        file.contradict("expect", "oracle", says=f"is true, but {error}")
 
 
 def _is_compared(expected: Expectation) -> bool:

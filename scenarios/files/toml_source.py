@@ -34,14 +34,15 @@ def open_toml(path: Path) -> TomlFile:
         text = path.read_text(encoding="utf-8")
         return TomlFile(path, text, tomllib.loads(text))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
+        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario: correct the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         location = re.search(r"\(at line (\d+).*\)", str(error))
         line = location[1] if location else max(1, len(text.splitlines()))  # the error is at the end of the document
-        raise UsageError(f"{path}:{line} is not TOML ({error}), expected lines like `world_size = 4`") from error
+        expected = "expected lines like `world_size = 4`: correct this one"
+        raise UsageError(f"{path}:{line} is not TOML ({error}), {expected}") from error
     except (ValueError, RecursionError) as error:  # neither has a position
         reason = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
-        raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML") from error
+        raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML: correct it") from error
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    for number, line in enumerate(_COMMENT_OR_STRING.sub(_in_one_line, text).split("\n"), 1):
+    # Of a multi-line string only the line ends are kept, because it has no keys.
+    only_lines = _COMMENT_OR_STRING.sub(lambda found: "\n" * found[0].count("\n") or found[0], text)
+    for number, line in enumerate(only_lines.split("\n"), 1):
         if header := _HEADER.match(line):
             table = _keys(header[2])
             if header[1] == "[[":
@@ -111,8 +114,3 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
 
 def _keys(text: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
-
-
-def _in_one_line(found: re.Match[str]) -> str:
-    """Return a multi-line string as line ends only, because it has no keys; return other text unchanged."""
-    return "\n" * found[0].count("\n") or found[0]

@@ -46,8 +46,10 @@ def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training
     if not tables:
         file.refuse("network", expected=NETWORKS)
     choices, networks = zip(*(_network(file, path, table) for path, table in tables), strict=True)
-    for key in ("iterations", "rows"):
-        _check_one_for_each_rank(file, key, getattr(form, key), world_size)
+    for key, value in (("iterations", form.iterations), ("rows", form.rows)):
+        if isinstance(value, tuple) and len(value) != world_size:
+            expected = f"{world_size}, one for each rank of world_size = {world_size}"
+            file.contradict(key, says=f"has {len(value)} numbers, expected {expected}")
     join, optimizer = form.join, form.optimizer
     training = Training(
         choices,
@@ -89,27 +91,14 @@ def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int
         file.contradict(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
 
 
-def _check_one_for_each_rank(file: TomlFile, key: str, value: object, world_size: int) -> None:
-    if isinstance(value, tuple) and len(value) != world_size:
-        file.contradict(
-            key, says=f"has {len(value)} numbers, expected {world_size}, one for each rank of world_size = {world_size}"
-        )
-
-
 def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
     """Return the network's name and options, and its outline."""
-    options: dict[str, Any] = {}
-    name, key = table, path
-    if not isinstance(table, str):
-        name, key = table.get("name", "linear"), (*path, "name")
-        if not isinstance(name, str):
-            file.refuse(*key, expected="a string")
-        options = {
-            option: tuple(value) if isinstance(value, list) else value
-            for option, value in table.items()
-            if option != "name"
-        }
-    assert isinstance(name, str)
+    given = {"name": table} if isinstance(table, str) else table
+    key = path if isinstance(table, str) else (*path, "name")
+    options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}
+    name = options.pop("name", "linear")
+    if not isinstance(name, str):
+        file.refuse(*key, expected="a string")
     try:
         return NetworkChoice(name, options), outline(name, options)
     except OptionError as error:

@@ -15,8 +15,7 @@ from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
 
 _MORE_RANKS = 2
 """How many more ranks than its own a scenario is drawn with, if it accepts them."""

@@ -1,7 +1,5 @@
 """pytest plugin: tests that run on every rank (`@pytest.mark.ranks(4)`), and scenario files as tests.
 
-This package holds no scenarios. It is in scenarios/ because it runs scenario files and shares the way they are run.
-
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
@@ -145,7 +143,10 @@ def pytest_runtest_makereport(
     """Add to the report of a failing test which rank failed, and the command that replays it."""
     if OPTIONS_KEY in item.stash and call.when == "teardown":
         report = yield
-        _write_owed(item, report)
+        if item.config.getoption("ddpsim_report") is not None:
+            from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
+
+            write_stored_report(item, report)
         return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
@@ -172,13 +173,6 @@ def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -
     return (store_failure(item, report, run),)
 
 
-def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
-    if item.config.getoption("ddpsim_report") is not None:
-        from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
-
-        write_stored_report(item, report)
-
-
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
 ) -> None:
@@ -191,6 +185,6 @@ def pytest_terminal_summary(
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.reports_page import write_page
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_page
 
         terminalreporter.write_line(write_page(terminalreporter, folder))

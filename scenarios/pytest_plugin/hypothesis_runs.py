@@ -63,10 +63,9 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 def hypothesis_settings(item: pytest.Function) -> Iterator[None]:
     """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
 
-    There is no deadline unless the test sets one, because the first use of torch is slow and the time of a simulation
-    says little about the program. The health check of function-scoped fixtures is off, because `per_rank` fixtures are
-    made anew for each example; so is the one of differing executors. The explain phase is off, because it would trace
-    the host's lines, not those of the ranks.
+    There is no deadline unless the test sets one, because the first use of torch is slow. One health check is off,
+    because `per_rank` fixtures are made anew for each example, and the explain phase is, because it would trace the
+    host's lines, not those of the ranks.
     """
     function = getattr(item.obj, "__func__", item.obj)
     before = function._hypothesis_internal_use_settings

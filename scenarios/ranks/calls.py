@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.programs.dtypes import FRACTIONAL
-from ddpsim.simulator.programs.program import Issue
+from ddpsim.simulator.programs.program import FRACTIONAL, Issue
 
 _GATHER_SINGLE = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 _SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"

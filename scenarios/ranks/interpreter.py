@@ -47,9 +47,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def site_of(issue: Issue) -> Site:
-    """Return the line of a call for `check`: the line it represents, or the line in this file that issues its
-    operation.
-    """
+    """Return the line of a call for `check`: the line it represents; without one, only its operation."""
     return issue.site or Site(issue.operation, 0, "")
 
 

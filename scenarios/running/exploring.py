@@ -10,13 +10,11 @@ from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords
-from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
+from ddpsim.scenarios.running.runner import check_engine_options, check_meets, check_simulated, replay_command
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
+from ddpsim.simulator.exploration.strategy import Strategy, Wrapped, strategy_of
 from ddpsim.simulator.launching.script import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding

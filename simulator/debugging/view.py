@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.debugging.answers import View
 from ddpsim.simulator.debugging.stacks import brief_stack
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.waits import ThreadWait
 

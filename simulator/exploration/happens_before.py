@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode, Object, depends
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.exploration.message_races import MessageRaces
 from ddpsim.simulator.exploration.steps import Clock, Race, Step, joined, knows
-from ddpsim.simulator.kernel.observer import CallName
+from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.policies.observer import CallName, Observer
 
 
 class Touch(NamedTuple):
@@ -31,7 +33,7 @@ class Touch(NamedTuple):
     """For a receive from any source: the ranks whose messages were available."""
 
 
-class HappensBefore:
+class HappensBefore(Observer):
     """The steps of a run, and the races among them."""
 
     def __init__(self, world_size: int) -> None:
@@ -60,10 +62,6 @@ class HappensBefore:
         """Begin another step of a rank."""
         self._current[rank] = None
         self._nodes[rank] = node
-
-    def has_touched(self, rank: int) -> bool:
-        """True if the step that a rank is in can be observed."""
-        return self._current[rank] is not None
 
     def created(self, rank: int, key: Object) -> None:
         """Note that a rank created a store key."""
@@ -99,15 +97,13 @@ class HappensBefore:
         """Note that a store key was removed."""
         self.races += self._unless_removed.pop(key, ())
 
-    def issued(self, rank: int, name: CallName) -> None:
+    def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
-
-    def issued_message(self, rank: int, name: CallName, channel: Object, *, is_wild: bool) -> None:
-        """Note that the call just issued is a send or a receive; `is_wild` for a receive from any source."""
-        step = self._current[rank]
-        assert step is not None, "to issue a call can be observed"
-        self._messages.issued(name, step, channel, is_wild=is_wild)
+        if call.peer is not None:
+            step = self._current[rank]
+            assert step is not None, "other ranks can observe that a call is issued"
+            self._messages.issued(name, step, channel_of(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed(self, names: Sequence[CallName]) -> None:
         """Note calls that completed together: a rank that sees one complete knows what all their ranks knew."""
@@ -120,7 +116,7 @@ class HappensBefore:
     def started(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the rank's clock."""
         assert thread == len(self._clocks)
-        self.touched(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
+        self._touch(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)
@@ -138,8 +134,13 @@ class HappensBefore:
         """Note that rank `by` let `rank` continue; None: virtual time did, after all ranks were blocked."""
         self._learn(rank, joined(self._clocks) if by is None else self._clocks[by])
 
-    def touched(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
+    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access of a rank, and the races of its step with earlier steps."""
+        self._touch(rank, access, candidates)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _touch(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
         rivals, known = self._rivals(rank, access, self._earlier(access.object))
         rivals += self._could_have_come_sooner.pop(rank, ())
         before = self._clocks[rank]
@@ -148,12 +149,6 @@ class HappensBefore:
         if access.mode in (Mode.SEND, Mode.ANSWER):
             self.races += self._messages.comes(access.object, step, before)
         self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
-
-    def found_late(self) -> Iterator[Race]:
-        """Return the races that can only be decided at the end of a run."""
-        return self._messages.left()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _learn(self, rank: int, more: Clock) -> None:
         clock = self._clocks[rank]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Object
 from ddpsim.simulator.exploration.steps import Clock, Race, Step, knows
-from ddpsim.simulator.kernel.observer import CallName
+from ddpsim.simulator.policies.observer import CallName
 
 
 class Match(NamedTuple):

@@ -15,8 +15,7 @@ from math import prod
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of
 from ddpsim.simulator.records.job import Job
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import Diagnosis

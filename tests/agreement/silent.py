@@ -12,8 +12,7 @@ from enum import Enum
 
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.programs.check import CheckedProgram, Met, check
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.verdict import Code, Verdict

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from ddpsim import Budget
 from ddpsim.simulator.shrinking import schedule_passes
-from ddpsim.simulator.shrinking.greedy import Attempt, shrink
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import Attempt, Size, shrink
 
 SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: schedule_passes.stripped(tuple(drawn)))
 

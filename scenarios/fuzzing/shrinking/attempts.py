@@ -17,10 +17,9 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.shrinking.failing import Failure
-from ddpsim.simulator.shrinking.greedy import Attempt
+from ddpsim.simulator.policies.named import RandomWalk
+from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.shrinking.greedy import Attempt, Failure
 from ddpsim.simulator.shrinking.schedule_passes import stripped
 
 _EXPLORED = 20

@@ -16,9 +16,8 @@ from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.shrinking import program_passes, schedule_passes
-from ddpsim.simulator.shrinking.greedy import ShrinkPass
-from ddpsim.simulator.shrinking.program_size import size_of as size_of_program
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
+from ddpsim.simulator.shrinking.program_passes import size_of as size_of_program
 
 _MOST_SIZES = 8
 """How many world sizes are tried from the smallest, in addition to half of the ranks and one rank less."""

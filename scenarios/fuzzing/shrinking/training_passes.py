@@ -16,7 +16,7 @@ from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, Dec
 from ddpsim.scenarios.training.models import OptionError, outline
 from ddpsim.scenarios.training.parallel import Parallel
 from ddpsim.scenarios.training.training import Exceptional, NetworkChoice, Rule, Training
-from ddpsim.simulator.shrinking.blocks import blocks, fewer_of, smaller_numbers, with_one_simpler
+from ddpsim.simulator.shrinking.structure import blocks, fewer_of, smaller_numbers, with_one_simpler
 
 
 def _with(declared: Declared, **fields: object) -> Declared:

@@ -15,8 +15,7 @@ from itertools import pairwise
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.program import DTYPES, Crash, Issue, Program, Return, Step, Wait, reductions_of
 from ddpsim.simulator.programs.validation import members_of
 
 
