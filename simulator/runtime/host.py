@@ -72,7 +72,7 @@ class Pending:
         self.call = call
         issuer.of.calls_issued = self.handle = issuer.of.calls_issued + 1
         self.owner = issuer.of
-        """Only to ask whether a rank is it: another one may get hold of its work."""
+        """The rank that issued the call. Only compared with other ranks, which may get hold of the work, too."""
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""

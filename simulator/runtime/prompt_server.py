@@ -65,11 +65,6 @@ def show(text: str, streams: Streams) -> None:
         streams.output.flush()
 
 
-class _Request(NamedTuple):
-    text: str
-    streams: Streams
-
-
 class PromptServer:
     """Reads lines for the debuggers of one execution whose ranks are threads."""
 
@@ -81,7 +76,7 @@ class PromptServer:
         """True while a debugger is open: communication is refused then."""
         self._call_reader = call_reader
         self._read = read
-        self._request: _Request | None = None
+        self._request: tuple[str, Streams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()
         self._answered.acquire()
@@ -107,7 +102,7 @@ class PromptServer:
     def read(self, text: str, streams: Streams) -> str:
         """Show a text and wait for a line. Raises EOFError at the end of the input, RankUnwound once the run ends."""
         self.check()
-        self._request = _Request(text, streams)
+        self._request = text, streams
         self._call_reader()
         self._answered.acquire()
         self.check()
