@@ -6,7 +6,6 @@ It is a scheduling policy: it first replays recorded choices, then takes those t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import ChoicePoint, Start
@@ -32,13 +31,6 @@ Save = Callable[[tuple[int, ...], str], str]
 """Saves the choices made so far, under a name or "", and returns the reply to the user. Raises CannotError."""
 
 
-class DebuggerOpener(Protocol):
-    """Opens a debugger where a directed run pauses."""
-
-    def stop(self, rank: int, header: str) -> None:
-        """Open a debugger in a rank until the user continues the program. The run may have ended then."""
-
-
 class Director:
     """The director of one run. As a policy it gives the recorded choices, then the user's, else the default."""
 
@@ -56,8 +48,9 @@ class Director:
         self.start = start
         """How the ranks start; None for the default of the program."""
         self.read = read
-        self.opener: DebuggerOpener | None = None
-        """Set by the code that runs the ranks."""
+        self.open_debugger: Callable[[int, str], None] | None = None
+        """(rank, header) -> opens a debugger in a rank until the user continues the program; the run may have ended
+        then. Set by the code that runs the ranks."""
         self._requests = 0
         """The number of requests so far at which another rank may run first."""
         self._is_made = True
@@ -124,9 +117,9 @@ class Director:
         """Pause here. `steps` is given at the end of a run. The next debugger command sets the next goal."""
         header = f"{self.missed(steps)}\n{header}" if steps is not None and self.missed(steps) else header
         self.goal = None
-        assert self.opener is not None, "the code that runs the ranks sets it"
+        assert self.open_debugger is not None, "the code that runs the ranks sets it"
         try:
-            self.opener.stop(rank, header)
+            self.open_debugger(rank, header)
         finally:
             self._call = None
 

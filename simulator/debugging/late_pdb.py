@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -65,6 +65,8 @@ def made_for(session_host: SessionHost) -> type[Any]:
 
 
 class _Finder(MetaPathFinder):
+    """Finds pdb, and calls a function that changes the module as soon as it is loaded."""
+
     def __init__(self, then: Callable[[Any], None]) -> None:
         self._then = then
 
@@ -74,23 +76,14 @@ class _Finder(MetaPathFinder):
         if fullname != "pdb":
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                self._then(module)
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Loader(Loader):
-    """Loads pdb, then calls a function that changes it."""
-
-    def __init__(self, loader: Loader, then: Callable[[Any], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then(module)

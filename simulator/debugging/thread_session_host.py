@@ -11,13 +11,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.debugging.answers import answer
+from ddpsim.simulator.debugging.answers import answer, view_of, why_not_visited
 from ddpsim.simulator.debugging.breakpoints import breakpoints
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.late_pdb import made_for
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
-from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime.call_sites import site_at, stack_text, user_frame
 from ddpsim.simulator.runtime.prompt_server import Streams, show

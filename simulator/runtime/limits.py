@@ -13,13 +13,13 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import nullcontext, suppress
-from types import FrameType
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.baton import stack_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, stop_signalling
 from ddpsim.simulator.runtime.stopwatch import core_seconds
@@ -142,14 +142,11 @@ class ExecutionWatcher:
 
 def _patience(rank: RankThread, budget: Budget) -> float:
     """Return how many seconds a rank may be blocked."""
-    frame = sys._current_frames().get(rank.ident or 0)
-    while frame is not None and not _prepares(frame):
-        frame = frame.f_back
-    return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_PREPARING)
-
-
-def _prepares(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
+    is_preparing = any(
+        frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
+        for frame in frames_outwards(sys._current_frames().get(rank.ident or 0))
+    )
+    return budget.stuck_seconds * (_TIMES_FOR_PREPARING if is_preparing else 1)
 
 
 def _core_seconds(rank: RankThread) -> float:

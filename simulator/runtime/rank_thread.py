@@ -30,8 +30,6 @@ class ThreadExit:
     The first caller of `claim` owns the end; until then the thread can be interrupted.
     """
 
-    __slots__ = ("_error", "_lock", "_owner")
-
     def __init__(self, error: type[BaseException]) -> None:
         self._error = error
         self._owner = 0
@@ -80,18 +78,6 @@ def _raise_in(ident: int, error: type[BaseException]) -> None:
 class Rank:
     """A rank: the state that its threads share. Only the thread that has the baton accesses it."""
 
-    __slots__ = (
-        "calls_issued",
-        "has_started_threads",
-        "is_ending",
-        "main",
-        "pending",
-        "rank",
-        "threads",
-        "value",
-        "with_future",
-    )
-
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
         self.value: Any = None
@@ -119,29 +105,6 @@ class Rank:
 
 class RankThread:
     """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
-
-    __slots__ = (
-        "asker",
-        "baton",
-        "exit",
-        "fault",
-        "handled_at_end",
-        "has_seen_end",
-        "ident",
-        "is_daemon",
-        "is_reducing_at_once",
-        "lock_step",
-        "locks_in_a_row",
-        "locks_made",
-        "name",
-        "number",
-        "of",
-        "rank",
-        "started_at",
-        "task",
-        "thread",
-        "visit",
-    )
 
     def __init__(
         self, task: Task | None, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE

@@ -46,18 +46,6 @@ State = tuple[Any, ...]
 class Isolation:
     """Gives each rank its own process state. A rank's state is made when it first runs; `uninstall` drops all."""
 
-    __slots__ = (
-        "_exchange",
-        "_holder",
-        "_initial",
-        "_is_alike",
-        "_modes",
-        "_restore",
-        "_states",
-        "_world",
-        "_world_size",
-    )
-
     def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
         """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
         self._world_size = world_size

@@ -38,8 +38,6 @@ class NativeState:
     copy of 2.5 KB from uncached memory takes 1.5 us.
     """
 
-    __slots__ = ("_in_place", "_latest", "_region", "probe")
-
     def __init__(self, region: memoryview, probe: Callable[[], object]) -> None:
         self._region = region
         self.probe = probe

@@ -42,8 +42,6 @@ class DebugLevel:
     replaced by ones that also record the value. A call of an original function that was bound earlier is not noticed.
     """
 
-    __slots__ = ("_replaced", "_set", "value")
-
     def __init__(self) -> None:
         self.value: Any = _c10d.get_debug_level()
         """The level in place. Equal levels are the same object."""

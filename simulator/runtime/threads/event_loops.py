@@ -28,7 +28,7 @@ def loop_maker(is_of_rank: Callable[[], bool], original: Callable[..., None]) ->
     def make(loop: Any, *arguments: Any, **options: Any) -> None:
         original(loop, *arguments, **options)
         if is_of_rank():
-            _let_wait_as_ranks_do(loop)
+            _wait_in_virtual_time(loop)
 
     return make
 
@@ -38,7 +38,7 @@ def is_of_rank(loop: Any) -> bool:
     return isinstance(getattr(loop, "_selector", None), _Selector)
 
 
-def _let_wait_as_ranks_do(loop: Any) -> None:
+def _wait_in_virtual_time(loop: Any) -> None:
     woken = threading.Event()
     wake_by_file = loop._write_to_self
 

@@ -16,7 +16,7 @@ from ddpsim.simulator.kernel.requests import Checkpoint, Note
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadErrors
+from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, thread_error_of
 
 
 class ThreadBody:
@@ -28,7 +28,7 @@ class ThreadBody:
         steps: LockSteps,
         *,
         enter: Callable[[], object],
-        errors: ThreadErrors,
+        errors: dict[object, ThreadError],
         leave: Callable[[RankThread, Any], None],
     ) -> None:
         """`enter` runs first on each new thread. `leave` runs before the thread gives the baton away for good."""
@@ -77,7 +77,8 @@ class ThreadBody:
                     return Change.UNWIND
                 how = Change.RAISE
                 self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
-                self._errors.add(me, me.fault or error)
+                found = thread_error_of(me, me.fault or error)
+                self._errors.setdefault(found[:4], found)  # equal errors of a rank at one line count once
                 thread._invoke_excepthook(thread)
         end = Access(thread_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
         self._host.ask(Checkpoint(end))

@@ -35,22 +35,6 @@ def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
     ]
 
 
-class ThreadErrors:
-    """The exceptions in threads of one execution."""
-
-    def __init__(self) -> None:
-        self._alike: dict[tuple[str, str, Site | None], tuple[list[int], str]] = {}
-        """By thread, error and line: the ranks, and the traceback of the first."""
-
-    def add(self, thread: RankThread, error: BaseException) -> None:
-        """Record an exception that a thread raised."""
-        kind = (thread.name, one_line(error), site_of_error(error))
-        self._alike.setdefault(kind, ([], traceback_text(error)))[0].append(thread.rank)
-
-    def all(self) -> list[ThreadError]:
-        """Return the errors in the order in which they were raised, equal ones at one line once for each rank."""
-        return [
-            ThreadError(rank, *kind, traceback)
-            for kind, (ranks, traceback) in self._alike.items()
-            for rank in dict.fromkeys(ranks)
-        ]
+def thread_error_of(thread: RankThread, error: BaseException) -> ThreadError:
+    """Describe an exception that a thread raised."""
+    return ThreadError(thread.rank, thread.name, one_line(error), site_of_error(error), traceback_text(error))

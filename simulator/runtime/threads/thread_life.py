@@ -6,16 +6,7 @@ this module intercepts Python's `threading`: programs stay as they are. Refused:
 (slow, and a switch between two lines that touch no lock seldom matters); one process per rank and no more (the threads
 of a rank would still run in an order that no schedule controls).
 
-Replaced while an execution runs, with another behaviour only on a rank's threads:
-
-- `threading.Thread.start`, `join`, `is_alive`; `threading.enumerate` and `active_count`, which show a rank its own;
-- `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, on which Python builds all the rest
-  (makers.py), and `threading.Event.is_set`, which reads without a lock;
-- `threading._time` and `queue.time`, their names for the clock;
-- `threading._counter`, `ThreadPoolExecutor._counter` and the state of executors for the end of a process
-  (process_state.py);
-- the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py);
-- how asyncio makes its event loops (event_loops.py).
+`Threads.install` replaces functions of Python during an execution; they behave differently only on a rank's threads.
 
 Not covered: other functions of `_thread`, native threads, locks made before the run, by a name bound before the run
 (`from threading import Lock`), or during an import (except imports of the program's own modules in a rank process).
@@ -49,14 +40,21 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.threads.executor_parts import (
+    IsShutDown,
+    ShutdownLock,
+    acquiring,
+    counter,
+    ordered_results,
+    ordered_set,
+    when_made,
+)
 from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
-from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
-from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadErrors
+from ddpsim.simulator.runtime.threads.thread_errors import ThreadError
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
@@ -72,7 +70,7 @@ class Threads:
         self.steps.has_external_threads = self._has_external_threads
         self._makers = Makers(self.steps, owns_modules=owns_modules)
         self._enter = enter
-        self._errors = ThreadErrors()
+        self._errors: dict[object, ThreadError] = {}
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that the program may still refer to."""
         self._leaving: list[threading.Thread] = []
@@ -82,8 +80,8 @@ class Threads:
 
     @property
     def errors(self) -> list[ThreadError]:
-        """The errors that threads raised, as `ThreadErrors.all` returns them."""
-        return self._errors.all()
+        """The errors that threads raised, in that order."""
+        return list(self._errors.values())
 
     @property
     def _host(self) -> LockHost:
@@ -93,7 +91,7 @@ class Threads:
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Replace the functions of Python that the module's docstring lists."""
+        """Replace functions of Python: threads, and the locks and queues on which Python builds all the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
         now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
