@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -18,12 +18,11 @@ from ddpsim.simulator.debugging.session_host import SessionHost
 from ddpsim.simulator.runtime.replaced import Replaced
 
 
-class LatePdb:
+class LatePdb(MetaPathFinder):
     """Replaces pdb's debugger class by that of one execution."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
-        self._finder: _Finder | None = None
         self._replaced = Replaced()
 
     def install(self) -> None:
@@ -32,16 +31,33 @@ class LatePdb:
         if module is not None:
             self._replace(module)
         else:
-            self._finder = _Finder(self._replace)
-            sys.meta_path.insert(0, self._finder)
+            sys.meta_path.insert(0, self)
 
     def uninstall(self) -> None:
         """Restore `pdb.Pdb`. May be called twice."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
-        self._finder = None
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
         if self._replaced:
             self._replaced.put_back()
             _let_pytest_ask_again()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of pdb, with a loader that also replaces the class."""
+        if fullname != "pdb":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                self._replace(module)
+
+            loader.exec_module = exec_module
+        return spec
 
     def _replace(self, module: Any) -> None:
         if not self._replaced:
@@ -62,28 +78,3 @@ def made_for(session_host: SessionHost) -> type[Any]:
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger
 
     return type("Pdb", (RankDebugger,), {"session_host": session_host})
-
-
-class _Finder(MetaPathFinder):
-    """Finds pdb, and calls a function that changes the module as soon as it is loaded."""
-
-    def __init__(self, then: Callable[[Any], None]) -> None:
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "pdb":
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
-                execute(module)
-                self._then(module)
-
-            loader.exec_module = exec_module
-        return spec

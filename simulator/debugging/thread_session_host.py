@@ -181,13 +181,8 @@ class ThreadSessionHost:
             me.asker = asker
         if visited.problem:
             show(f"*** {visited.problem}\n", self._streams)
-        return visited.then or f"rank {self._rank_with_frame()}"
-
-    def _rank_with_frame(self) -> int:
-        """Return a rank whose program has a frame to show: the paused one if it has."""
-        me = self._me()
         frames = self._frames()
-        return me.rank if me is not None and me.rank in frames else next(iter(frames))
+        return visited.then or f"rank {me.rank if me.rank in frames else next(iter(frames))}"
 
     def begin(self, rank: int) -> None:
         """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""

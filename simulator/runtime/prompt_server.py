@@ -75,7 +75,8 @@ class PromptServer:
         self.is_open = False
         """True while a debugger is open: communication is refused then."""
         self._call_reader = call_reader
-        self._read = read
+        self.reader = read
+        """The function that reads a line."""
         self._request: tuple[str, Streams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()
@@ -92,10 +93,6 @@ class PromptServer:
         finally:
             self.is_open = was_open
             self.clock.go_on()
-
-    def read_by(self, read: ReadLine) -> None:
-        """Replace the function that reads lines."""
-        self._read = read
 
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
@@ -122,7 +119,7 @@ class PromptServer:
         if self._request is None:
             return
         try:
-            self._line = self._read(*self._request)
+            self._line = self.reader(*self._request)
         except Exception as error:
             self._line = error
         self._request = None

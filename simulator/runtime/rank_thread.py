@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import sys
 import threading
@@ -33,7 +34,7 @@ class ThreadExit:
     def __init__(self, error: type[BaseException]) -> None:
         self._error = error
         self._owner = 0
-        self._lock = _allocate_lock()
+        self._lock = _thread.allocate_lock()
 
     def interrupt(self, ident: int) -> None:
         """Raise the error in the thread at its next bytecode. A thread blocked in C code does not notice before."""

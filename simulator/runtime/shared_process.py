@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -59,8 +59,8 @@ class SharedProcess:
     def install(self) -> None:
         """Replace the functions that the module's docstring lists."""
         for owner, name, replacement in (
-            (os, "chdir", self._noting(Shared.FOLDER)),
-            (signal, "signal", self._noting(Shared.SIGNALS)),
+            (os, "chdir", partial(self._noting, Shared.FOLDER)),
+            (signal, "signal", partial(self._noting, Shared.SIGNALS)),
             (_PROCESS, "start", self._starting),
             (os.environ, "encodekey", self._reading),
             (ThreadPoolExecutor, "submit", self._on_own_executor),
@@ -109,16 +109,13 @@ class SharedProcess:
             self._executors[rank, id(executor)] = executor, _as_new(executor)
         return self._executors[rank, id(executor)][1]
 
-    def _noting(self, what: Shared) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-            @wraps(original)
-            def noted(*arguments: Any, **options: Any) -> Any:
-                self._note(what, site_here())
-                return original(*arguments, **options)
+    def _noting(self, what: Shared, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self._note(what, site_here())
+            return original(*arguments, **options)
 
-            return noted
-
-        return replacement
+        return noted
 
     def _starting(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         @wraps(original)

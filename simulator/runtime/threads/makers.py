@@ -11,8 +11,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
-from ddpsim.simulator.runtime.threads.event_loops import loop_maker
-from ddpsim.simulator.runtime.threads.external_threads import OUTSIDE
+from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
@@ -54,10 +53,6 @@ class Makers:
 
         return allocate_lock
 
-    def event_loop(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Replace `BaseSelectorEventLoop.__init__`."""
-        return loop_maker(self._makes_loop, original)
-
     def _making(self, original: Any, make: Callable[..., Any], kind: str) -> Any:
         """Replace a function or class that makes a lock, or a queue on one."""
         steps = self._steps
@@ -74,10 +69,3 @@ class Makers:
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))
         # A class stays a class, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
         return type(original.__name__, (), {"__new__": lambda cls, *arguments: made(sys._getframe(1), arguments)})
-
-    def _makes_loop(self) -> bool:
-        """True if the caller is a rank."""
-        is_of_rank = self._steps.running() is not None
-        if is_of_rank:
-            self._steps.use("asyncio")
-        return is_of_rank

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
@@ -20,14 +21,12 @@ from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
 from ddpsim.simulator.waits import LockWait
 
 
+@dataclass(eq=False)
 class _Consumer:
     """A thread that waits for an item, and the item when it has arrived."""
 
-    __slots__ = ("item", "thread")
-
-    def __init__(self, thread: RankThread) -> None:
-        self.thread = thread
-        self.item: Any = None
+    thread: RankThread
+    item: Any = None
 
 
 class RankSimpleQueue:

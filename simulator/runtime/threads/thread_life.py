@@ -29,6 +29,7 @@ import sys
 import threading
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,6 +41,7 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.threads.event_loops import is_outside, loop_maker, may_wake_ranks
 from ddpsim.simulator.runtime.threads.executor_parts import (
     IsShutDown,
     ShutdownLock,
@@ -49,12 +51,10 @@ from ddpsim.simulator.runtime.threads.executor_parts import (
     ordered_set,
     when_made,
 )
-from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
-from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadError
+from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, ThreadError, restore_run, thread_object
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
@@ -83,18 +83,13 @@ class Threads:
         """The errors that threads raised, in that order."""
         return list(self._errors.values())
 
-    @property
-    def _host(self) -> LockHost:
-        """The execution, until it has ended."""
-        return self.steps.host
-
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Replace functions of Python: threads, and the locks and queues on which Python builds all the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
-        now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
+        now = partial(self._on_ranks, lambda: float(self.steps.host.ask(ReadClock())))
         thread: Any = threading.Thread
         for owner, name, replacement in (
             (thread, "start", self._start),
@@ -102,8 +97,8 @@ class Threads:
             (_thread, "start_new_thread", self._start_plain),
             (_thread, "start_new", self._start_plain),
             (thread, "is_alive", self._is_alive),
-            (threading, "enumerate", self._of_rank(list)),
-            (threading, "active_count", self._of_rank(len)),
+            (threading, "enumerate", partial(self._of_rank, list)),
+            (threading, "active_count", partial(self._of_rank, len)),
             (threading, "Lock", makers.lock),
             (threading, "RLock", makers.reentrant_lock),
             (threading, "_allocate_lock", makers.inner_lock),
@@ -119,7 +114,7 @@ class Threads:
             (futures, "set", lambda _: ordered_set(steps, when_made)),
             (futures, "DoneAndNotDoneFutures", lambda original: ordered_results(steps, original)),
             (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
-            (BaseSelectorEventLoop, "__init__", makers.event_loop),
+            (BaseSelectorEventLoop, "__init__", partial(loop_maker, steps)),
         ):
             self._replaced.replace(owner, name, replacement)
         _EXECUTORS_LOG.addFilter(_is_worth_logging)
@@ -147,11 +142,8 @@ class Threads:
             threading.Thread.join(thread)
         self._leaving = []
 
-    def _on_ranks(self, clock: Callable[[], float]) -> Callable[[Callable[[], float]], Callable[[], float]]:
-        def replacement(original: Callable[[], float]) -> Callable[[], float]:
-            return lambda: original() if self.steps.running() is None else clock()
-
-        return replacement
+    def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+        return lambda: original() if self.steps.running() is None else clock()
 
     # --- a thread's life ----------------------------------------------------------------------------------------------
 
@@ -186,7 +178,7 @@ class Threads:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
-        body = ThreadBody(self._host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
+        body = ThreadBody(self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
         thread.run = lambda: body.run(child, thread, own_run)
         thread._daemonic = True  # a thread that refuses to end must not keep the process alive
         try:
@@ -200,7 +192,7 @@ class Threads:
         shares_core_of_starter(thread)
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
-        self._host.start_thread(child)
+        self.steps.host.start_thread(child)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event that signals its start."""
@@ -236,26 +228,23 @@ class Threads:
 
         return is_alive
 
-    def _of_rank(self, kind: Callable[[list[Any]], Any]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    def _of_rank(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
         """Replace a function that returns the threads of a process, as a list or as a number."""
 
-        def replacement(original: Callable[[], Any]) -> Callable[[], Any]:
-            def threads() -> Any:
-                me = self.steps.running()
-                if me is None:
-                    return original()
-                look = Access(all_threads_of(me.rank), Mode.READ)
-                self.steps.yield_before(me, (look,))
-                self.steps.touch(me, look)
-                return kind([each.thread for each in me.of.threads])
+        def threads() -> Any:
+            me = self.steps.running()
+            if me is None:
+                return original()
+            look = Access(all_threads_of(me.rank), Mode.READ)
+            self.steps.yield_before(me, (look,))
+            self.steps.touch(me, look)
+            return kind([each.thread for each in me.of.threads])
 
-            return threads
-
-        return replacement
+        return threads
 
     def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
-        host, is_look = self._host, timeout is not None and timeout <= 0
+        host, is_look = self.steps.host, timeout is not None and timeout <= 0
         self.steps.yield_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
             wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
@@ -284,7 +273,7 @@ class Threads:
         while others := [each for each in rank.threads if each is not me and not each.is_daemon]:
             self._wait_for(me, others[0], None, is_at_end=True)
         for daemon in [each for each in rank.threads if each is not me]:
-            self._host.ask(Cancel(daemon.number))
+            self.steps.host.ask(Cancel(daemon.number))
             self._wait_for(me, daemon, None, is_at_end=True)
 
     def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:
