@@ -19,8 +19,6 @@ from ddpsim.simulator.debugging.goals import (
     GoesOn,
     NextCall,
     UntilCall,
-    call_before,
-    step_before,
     until_call,
 )
 from ddpsim.simulator.debugging.session_host import CannotError
@@ -148,16 +146,25 @@ class Director:
             self._switch(argument.strip(), run)
         elif word == "save":
             return self._saved(choices(), argument.strip())
-        elif argument.strip() == "call":
+        else:
+            raise GoBackError(self._earlier_goal(argument.strip(), rank, run), choices())
+        return ""
+
+    def _earlier_goal(self, argument: str, rank: int, run: Run) -> Goal:
+        """Return the goal of `back` or `back call`. Raises CannotError at the beginning of the run."""
+        if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:
                 made = self._call.number
-            raise GoBackError(call_before(rank, made), choices())
-        elif argument.strip():
-            raise CannotError(f"back takes `call` or no argument, found {argument.strip()!r}")
-        else:
-            raise GoBackError(step_before(self._requests, is_made=self._is_made), choices())
-        return ""
+            if not made:
+                raise CannotError(f"cannot go back: rank {rank} has made no call yet")
+            return CallOfRank(rank, made - 1)
+        if argument:
+            raise CannotError(f"back takes `call` or no argument, found {argument!r}")
+        number = self._requests if self._is_made else self._requests - 1
+        if number < 1:
+            raise CannotError("cannot go back: this is the beginning of the run")
+        return AtRequest(number)
 
     def _switch(self, argument: str, run: Run) -> None:
         ranks = run.ranks

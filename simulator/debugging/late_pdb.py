@@ -52,7 +52,7 @@ class LatePdb(MetaPathFinder):
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
+                del loader.exec_module  # the loader is an ordinary one from here on
                 execute(module)
                 self._replace(module)
 

@@ -190,14 +190,9 @@ class _Part:
 def _do_nothing() -> None: ...
 
 
-def _by_default() -> str:
-    """Return the default of `torch._dynamo.config.optimize_ddp`."""
-    return "ddp_optimizer"
-
-
 _ANSWERS = {
     ("torch.optim.optimizer", "graph_break"): _do_nothing,
-    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=_by_default),
+    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     ("torch.distributed.distributed_c10d", "trace_rules"): _Part("trace_rules", clear_lru_cache=_do_nothing),
 }
-"""(module that reads, attribute of torch._dynamo) -> the value that does not need torch._dynamo."""
+"""(module that reads, attribute of torch._dynamo) -> its value as long as no configuration has changed."""

@@ -50,7 +50,7 @@ class Isolation:
         """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
         self._world_size = world_size
         self._is_alike = is_alike
-        self._world = World(world_size)
+        self._world = World()
         self._holder: int | None = None
         self._states: list[State | None] = []
         """The states by rank, the host's last. That of the current holder is outdated."""

@@ -51,17 +51,16 @@ class World:
     whose forward is running.
     """
 
-    def __init__(self, world_size: int) -> None:
-        self._worlds: list[RankWorld | None] = [None] * world_size
+    def __init__(self) -> None:
+        self._worlds: dict[int, RankWorld] = {}
         self._was_isolating_threads = False
         self._replaced = Replaced()
 
     def of(self, rank: int) -> RankWorld:
         """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
-        world = self._worlds[rank]
-        if world is None:
-            world = self._worlds[rank] = RankWorld(rank)
-        return world
+        if rank not in self._worlds:
+            self._worlds[rank] = RankWorld(rank)
+        return self._worlds[rank]
 
     def install(self) -> None:
         """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
@@ -75,7 +74,7 @@ class World:
         default = distributed_c10d._world.default_pg
         # init_process_group tells C++ the rank, for its logs.
         _in_c._set_global_rank(-1 if default is None else default.rank())
-        self._worlds = [None] * len(self._worlds)
+        self._worlds.clear()
 
 
 def _isolate_threads() -> bool:

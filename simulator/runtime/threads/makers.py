@@ -1,6 +1,6 @@
 """Replacements of `threading.Lock`, `queue.SimpleQueue` and so on: simulated ones on rank threads, else Python's own.
 
-Each method takes the original that it replaces.
+The last parameter of each method is the original that it replaces.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
 
 
@@ -26,20 +25,6 @@ class Makers:
         self._steps = steps
         self._outlasts = is_importing_library if owns_modules else is_importing
         """True if an object made now lasts longer than a simulation, or belongs to a library with own threads."""
-
-    def lock(self, original: Any) -> Any:
-        """Replace `threading.Lock`."""
-        return self._making(original, RankLock, "Lock")
-
-    def reentrant_lock(self, original: Any) -> Any:
-        """Replace `threading.RLock`."""
-        return self._making(original, RankRLock, "RLock")
-
-    def queue(self, original: Any) -> Any:
-        """Replace `queue.SimpleQueue`."""
-        return self._making(
-            original, lambda steps, me, **options: RankSimpleQueue(steps, me, original(), **options), "SimpleQueue"
-        )
 
     def inner_lock(self, original: Any) -> Any:
         """Replace the lock on which a condition waits: a `RankLock` if the condition's own lock is one."""
@@ -53,8 +38,8 @@ class Makers:
 
         return allocate_lock
 
-    def _making(self, original: Any, make: Callable[..., Any], kind: str) -> Any:
-        """Replace a function or class that makes a lock, or a queue on one."""
+    def making(self, make: Callable[..., Any], kind: str, original: Any) -> Any:
+        """Replace `threading.Lock`, `threading.RLock` or `queue.SimpleQueue`, of which `kind` is the name."""
         steps = self._steps
 
         def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:

@@ -52,8 +52,9 @@ from ddpsim.simulator.runtime.threads.executor_parts import (
     when_made,
 )
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.locks import is_set
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
+from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, ThreadError, restore_run, thread_object
 from ddpsim.simulator.waits import ThreadWait
 
@@ -99,13 +100,13 @@ class Threads:
             (thread, "is_alive", self._is_alive),
             (threading, "enumerate", partial(self._of_rank, list)),
             (threading, "active_count", partial(self._of_rank, len)),
-            (threading, "Lock", makers.lock),
-            (threading, "RLock", makers.reentrant_lock),
+            (threading, "Lock", partial(makers.making, RankLock, "Lock")),
+            (threading, "RLock", partial(makers.making, RankRLock, "RLock")),
             (threading, "_allocate_lock", makers.inner_lock),
             (threading.Event, "is_set", is_set),
             (threading, "_time", now),
             (threading, "_counter", lambda original: counter(steps, original, start=1)),
-            (queue, "SimpleQueue", makers.queue),
+            (queue, "SimpleQueue", partial(makers.making, RankSimpleQueue, "SimpleQueue")),
             (queue, "time", now),
             (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
             (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
