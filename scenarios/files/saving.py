@@ -41,7 +41,11 @@ from ddpsim.simulator.whole_file import write_whole
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
     """Write a scenario into a file, replacing an existing one. Raises UsageError if it cannot be written."""
-    text = text_of(scenario, summary=summary, cause=cause)
+    write_text(path, text_of(scenario, summary=summary, cause=cause))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())

@@ -98,7 +98,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
     try:
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
-        file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
+        file.refuse("schedule", expected='choices as in a replay token: write one such as "0x12.1.2"')
     faults = _faults(file, form, scenario.world_size)
     given = {name: getattr(form, name) for name in OPTION_KEYS}
     options: dict[str, Any] = {

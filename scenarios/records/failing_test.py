@@ -61,16 +61,12 @@ def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], 
 def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
     """Write a test for pytest, and return a text on what it finds and how to run it."""
     from ddpsim import simulate
+    from ddpsim.scenarios.files.saving import write_text
     from ddpsim.scenarios.model import CLEAN, finds
-    from ddpsim.simulator.whole_file import write_whole
 
     function = "test_" + re.sub(r"\W", "_", path.stem).removeprefix("test_")
     command = f"ddpsim diagnose {shlex.join(paths)} --write-test {shlex.quote(str(path))}"
-    text = test_of(program, function=function, summary=f"{leading.summary}.", command=command)
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
+    write_text(path, test_of(program, function=function, summary=f"{leading.summary}.", command=command))
     findings = simulate(runpy.run_path(str(path))[function], program.world_size).findings
     expected = finds(findings[0].code, findings[0].ranks) if findings else CLEAN
     found = _found(expected, leading, program.world_size)
