@@ -126,12 +126,10 @@ def _table(kind: inspect.Type, value: Any) -> inspect.StructType:
 def _expected(kind: inspect.Type, value: object, key: str) -> str:
     if isinstance(kind, inspect.Metadata) and kind.extra:
         return str(kind.extra["expected"])
-    each = list(_alternatives(kind))
-    meant = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
-    texts = [_text(one, value, key) for one in each if isinstance(one, meant)] or [
-        _text(one, value, key) for one in each
-    ]
-    return " or ".join(dict.fromkeys(texts))
+    possible = list(_alternatives(kind))
+    similar = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
+    described = [each for each in possible if isinstance(each, similar)] or possible
+    return " or ".join(dict.fromkeys(_text(each, value, key) for each in described))
 
 
 def _text(kind: inspect.Type, value: object, key: str) -> str:
@@ -153,11 +151,9 @@ def _text(kind: inspect.Type, value: object, key: str) -> str:
 def _array(item: inspect.Type, key: str) -> str:
     if isinstance(item, inspect.IntType):
         return f"an array of whole numbers {_range(item)}"
-    return (
-        "an array of strings"
-        if isinstance(item, (inspect.StrType, inspect.EnumType))
-        else f"tables, each under [[{key}]]"
-    )
+    if isinstance(item, (inspect.StrType, inspect.EnumType)):
+        return "an array of strings"
+    return f"tables, each under [[{key}]]"
 
 
 def _range(kind: inspect.IntType) -> str:

@@ -1,10 +1,4 @@
-"""The outcome of a saved run, in a table of its file, so that a replay can be compared with it.
-
-    [recorded]
-    verdict = "fail"
-    codes = ["deadlock.cycle"]
-    digest = "0f2c..."                     # of the trace
-    choices = 23                           # 0 if not counted: round robin does not choose
+"""The outcome of a saved run, in the table `[recorded]` of its file, so that a replay can be compared with it.
 
 A file without the table can still be replayed; only its schedule is compared.
 """

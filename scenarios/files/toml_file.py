@@ -1,26 +1,7 @@
 """Read scenarios from TOML files: a declared training, the steps of each rank, or another scenario with a schedule.
 
-    summary = "one rank has a batch less than the others, and join lets them continue"
-    world_size = 3
-    network = { name = "mlp", hidden = [8, 8] }
-    iterations = [2, 4, 3]                 # or one number, or { start = 2, step = 1, cycle = 3 }
-    join = true
-
-    [engine]                               # arguments of DistributedDataParallel
-    bucket_cap_mb = 0.001
-
-    [[exception]]                          # what all ranks, or `ranks`, do differently in some iterations
-    iterations = [0]
-    action = "accumulate"
-
-    [expect]
-    oracle = true                          # compare every rank's numbers with plain training
-
-Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/program_json.py, and `[[group]]`
-the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
-engine. docs/scenarios.md lists every key.
-
-`toml_forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
+`toml_forms.py` has one form for each of the three, and docs/scenarios.md lists every key. A file is read into a form,
+and `saving.py` writes it from one.
 """
 
 from __future__ import annotations

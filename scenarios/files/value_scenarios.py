@@ -79,5 +79,5 @@ def training_in(scenario: Scenario) -> Training | None:
 
 
 def program_in(scenario: Scenario) -> Program | None:
-    """The program whose steps a scenario runs; None if it runs something else."""
+    """Return the program whose steps a scenario runs; None if it runs something else."""
     return next((each for each in scenario.args if isinstance(each, Program)), None)

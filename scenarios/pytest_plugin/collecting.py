@@ -114,6 +114,7 @@ def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]
 
 
 def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Function:
+    """Return the marked test. Raises MarkerError if it is no plain function that ranks can run."""
     if not isinstance(item, pytest.Function):
         raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function: remove the marker")
     unittest = sys.modules.get("unittest")

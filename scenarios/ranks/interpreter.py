@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CellType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,17 +33,14 @@ class TensorValues(NamedTuple):
 class RankOutputs(dict[str, list[TensorValues]]):
     """The output tensors of the calls that a rank waited for, by name.
 
-    This object also keeps the works of all calls alive, because gloo never sends a message whose handle was dropped:
-    keep it until all ranks have ended. The works are not pickled.
+    Keep this object until all ranks have ended: gloo never sends a message after its work handle was dropped. The works
+    are not pickled.
     """
 
     works: Sequence[Any] = ()
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def site_of(issue: Issue) -> Site:
@@ -91,13 +88,11 @@ def runner_of(program: Program) -> Callable[[int, Program], RankOutputs]:
     return run_placed_steps if has_places else run_steps
 
 
-def _at(site: Site | None, function: _Function) -> _Function:
-    """Return the function as called from a line of another program, if there is one."""
-    return function if site is None else cast(_Function, _from(site, function))
-
-
 @lru_cache(maxsize=1024)
-def _from(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
+def _at(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as called from a line of another program, if there is one."""
+    if site is None:
+        return function
     unseen = _unseen(function)
     caller = (lambda *arguments: unseen(*arguments)).__code__  # on one line, the first
     place = caller.replace(co_filename=site.path, co_firstlineno=site.line, co_name=site.function or "<module>")

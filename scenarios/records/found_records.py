@@ -34,19 +34,18 @@ class FoundRecords:
 def found_in(paths: Sequence[str]) -> FoundRecords:
     """Read all records under the paths: files, folders, patterns, tar and zip archives.
 
-    Other files in a folder or an archive are ignored. Raises RecordError if a file that was named is no record, or if
-    there is no record at all.
+    Raises RecordError if a file that was named is no record, or if there is no record in the folders and archives.
     """
     with without_collections():
         parts = _shared_out(list(sources(paths)))
         if len(parts) == 1:
-            read_parts = [_read(parts[0])]
+            found = [_read(parts[0])]
         else:
             with multiprocessing.get_context("fork").Pool(len(parts)) as pool:
-                read_parts = pool.map(_read, parts)
-    records = tuple(record for part in read_parts for record in part.records)
-    left_out = tuple(each for part in read_parts for each in part.left_out)
-    others = sum(part.others for part in read_parts)
+                found = pool.map(_read, parts)
+    records = tuple(record for part in found for record in part.records)
+    left_out = tuple(each for part in found for each in part.left_out)
+    others = sum(part.others for part in found)
     if not records:
         why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
         raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")

@@ -41,6 +41,7 @@ def run_beside(job: Job, program: str) -> str:
 
 
 def _lines(comparison: Comparison, job: Job) -> list[str]:
+    """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]

@@ -146,6 +146,7 @@ def _run(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
+    """Load a scenario, run it by `run`, and compare its result with the reference."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
