@@ -92,7 +92,7 @@ def fuzz(
 def _check_together(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
-    """Raise UsageError for options that go only with a name, or only without one."""
+    """Raise UsageError for options that need a scenario's name, or that exclude one."""
     from ddpsim import UsageError
 
     of_a_name = ["--world-size"] if world_size is not None else []
@@ -142,7 +142,7 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
-    """Report a scenario that fails under every schedule, or never ends; None if there is something to search for."""
+    """Report a scenario that fails under every schedule, or never ends. Return None for another one."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails, first_look
     from ddpsim.scenarios.running.run_as import with_options

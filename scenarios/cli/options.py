@@ -154,7 +154,7 @@ def engine_text(engine: Engine) -> str:
 
 
 def prepared_for(transport: str) -> AbstractContextManager[object]:
-    """Keep the servers that the ranks of several runs on real processes are forked from."""
+    """Return a context that keeps the servers from which the ranks of runs on real processes are forked."""
     if transport != "processes":
         return nullcontext()
     from ddpsim.scenarios.jobs.job_launcher import standing_by

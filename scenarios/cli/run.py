@@ -182,10 +182,8 @@ def _outcome(result: Result, backend: str) -> str:
         return "passes"
     if result.verdict is Verdict.UNKNOWN:
         return "is not decided"
-    does_hang = result.findings[0].code.value.startswith("deadlock.")
-    if backend == GLOO.name:
-        return "hangs" if does_hang else "fails"
-    return "can hang" if does_hang else "can fail"
+    verb = "hang" if result.findings[0].code.value.startswith("deadlock.") else "fail"
+    return f"{verb}s" if backend == GLOO.name else f"can {verb}"
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:

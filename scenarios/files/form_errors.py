@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 
 
 def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value, and a sentence about it: `values` should have a `form` at `start`."""
+    """Return the path of the invalid value, and a sentence about it. The value at `start` was read as a `form`."""
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
@@ -107,7 +107,7 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table; of the key that says the kind of the table, an enumeration of the kinds."""
+    """Return the type of a key in a table. For the key that chooses the kind of table, return all kinds."""
     tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))

@@ -15,7 +15,7 @@ from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
-"""The name of the table."""
+"""The name of the table in a scenario file."""
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,13 +48,13 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outcome_of(result: Result) -> RecordedOutcome:
-    """Return the outcome of a run in the form that is recorded."""
+    """Return the outcome of a run, to record it or to compare it with a recorded one."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def with_outcome(text: str, result: Result) -> str:
-    """Return the text of a scenario file, which has no such table yet, with the outcome of a run added."""
+    """Add the outcome of a run to the text of a scenario file, which has no such table yet."""
     return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
 
 

@@ -44,7 +44,7 @@ VERSION = 1
 """The version of the format; also that of a file without a version."""
 
 Find = Callable[[str], Scenario]
-"""Finds the scenario of a name."""
+"""A function that returns the scenario of a name."""
 
 # --- the parts of a file ----------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 
 
 def _expectations(file: TomlFile, expect: Expected, world_size: int) -> tuple[Expectation, Expectation | None]:
-    """Return what is expected, and what is expected on our engine if that differs."""
+    """Return the expected outcome, and the expected outcome on the engine of ddpsim if that differs."""
     expected = _expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None
@@ -214,6 +214,6 @@ def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, 
 
 
 def _is_compared(expected: Expectation) -> bool:
-    """Return True if a run with this outcome is compared with the oracle."""
+    """Return True if a run with this outcome is compared with training on one process."""
     diverges = expected.code is not None and expected.code.value.startswith("divergence.")
     return expected.verdict is Verdict.PASS or diverges

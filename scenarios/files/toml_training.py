@@ -92,7 +92,7 @@ def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int
 
 
 def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
-    """Return the network's name and options, and its outline."""
+    """Return the network that a table chooses, and its outline (shapes, parameters and branches)."""
     given = {"name": table} if isinstance(table, str) else table
     key = path if isinstance(table, str) else (*path, "name")
     options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}

@@ -53,7 +53,7 @@ class Options:
     budget: Any = None
     """A Budget, or a mapping of its limits."""
     timeout: float | None = None
-    """Time limit in seconds: short for a budget with `seconds` only."""
+    """The time limit in seconds: an abbreviation of a budget that has only `seconds`."""
     of_run: Mapping[str, Any] = field(default_factory=dict)
     """The options of a run, as keywords of `simulate`."""
 

@@ -283,7 +283,7 @@ _OF_EACH_RANK = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
-"""The attributes that each rank has of its own, because the simulator swaps them at every context switch."""
+"""Attributes with a value for each rank: the simulator swaps them at every context switch."""
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def run_steps(rank: int, program: Program) -> RankOutputs:
 
 
 def _unseen(function: Callable[..., Any]) -> FunctionType:
-    """Return the same function with its lines hidden from the search for the program's line."""
+    """Return the same function with another file name, so that no finding shows its lines as the program's."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 
@@ -100,7 +100,7 @@ def _at(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _first_site(program: Program) -> Site | None:
-    """Return the line used for making groups, because no record has it."""
+    """Return the line to show for the creation of groups, which records lack: that of the first call."""
     return next((step.site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.site), None)
 
 

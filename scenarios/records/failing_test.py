@@ -85,7 +85,7 @@ def _found(expected: Expectation, leading: Finding, world_size: int) -> str:
 
 
 def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
-    """Return the text of a file with one test, which fails as the program does. `command` is what made it."""
+    """Return the text of a file with one test, which fails as the program does. The text quotes `command`."""
     ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = ["groups = {}"] if program.groups else []
     for group in program.groups:
@@ -127,7 +127,7 @@ def _plain(text: str) -> str:
 
 
 def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a branch for each different continuation, with its ranks."""
+    """Yield the lines of an `if` with a branch for each different continuation, and its ranks in the condition."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
@@ -150,7 +150,7 @@ def _is_one_of(those: Sequence[int], world_size: int) -> str:
 
 
 def _looped(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines; repeated lines become a loop."""
+    """Yield the lines, with repeated ones as a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))

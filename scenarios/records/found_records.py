@@ -16,7 +16,7 @@ from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_lik
 from ddpsim.simulator.wording import listed
 
 _BYTES_OF_PROCESS = 2**24
-"""Another process is worth starting if it has this many bytes to read."""
+"""The bytes of records that make it worth starting another process."""
 _MOST_PROCESSES = 8
 
 
@@ -26,9 +26,9 @@ class FoundRecords:
 
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
-    """Files that look like records and could not be read, each with the reason; and cut-off rests of archives."""
+    """Files that look like records but cannot be read, and unreadable ends of archives, each with the reason."""
     others: int = 0
-    """The number of files that are no records."""
+    """The number of other files, which do not look like records."""
 
 
 def found_in(paths: Sequence[str]) -> FoundRecords:

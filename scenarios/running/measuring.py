@@ -38,7 +38,7 @@ class Measurement:
 
     case: MeasuredCase
     seconds: tuple[float, ...]
-    """One for each run, in order."""
+    """The time of each run, in order."""
     events: int
     """Number of events in the trace of the last run."""
     results: tuple[Result, ...]
