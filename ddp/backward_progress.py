@@ -42,10 +42,7 @@ _NEXT: dict[tuple[Stage, Event], Stage] = {
 
 
 def follows(stage: Stage, event: Event) -> Stage | None:
-    """Return the stage after `event`; None if the event is not allowed in this stage.
-
-    Only the first announced gradient of a backward is an event.
-    """
+    """Return the stage after `event`; None if the event is not allowed in this stage."""
     return _NEXT.get((stage, event))
 
 
@@ -61,10 +58,7 @@ class Graph(Enum):
 
 
 class StaticGraph:
-    """Counts gradients by parameter: in the first backward to learn, later to recognize the last gradient.
-
-    A parameter gets several gradients in one backward if a reentrant checkpoint that uses it runs more than once.
-    """
+    """Counts gradients by parameter: in the first backward to learn, later to recognize the last gradient."""
 
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
@@ -114,10 +108,7 @@ class StaticGraph:
 
 
 class StepCounter:
-    """Counts the synchronizing forwards of one wrapped model, from 1. Only diagnoses use the number.
-
-    See Note [StepCounter] in simulator/attribution/wrapper.py.
-    """
+    """Counts the synchronizing forwards of one model; see Note [StepCounter] in simulator/attribution/wrapper.py."""
 
     def __init__(self) -> None:
         self.latest = 0
@@ -125,9 +116,7 @@ class StepCounter:
         self.aligned = 0
         """The step at which the last join ended, on all ranks."""
         self._is_uncounted = False
-        """True if the latest forward counts only once a backward follows."""
         self._reduced = 0
-        """The step whose gradients were reduced last."""
 
     def begin_forward(self, *, is_training: bool) -> None:
         """Count a synchronizing forward; in evaluation mode it counts when its backward begins."""

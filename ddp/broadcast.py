@@ -182,11 +182,7 @@ def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
 
 
 def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
-    """Views that together are the elements from `start` to `stop`, counted row by row. Copies nothing.
-
-    Contiguous memory gives one view. Otherwise the whole rows are one view, and each row that is cut is split in the
-    same way, so there are at most twice as many views as dimensions.
-    """
+    """Return views of the elements from `start` to `stop`, counted row by row: one view if the memory is contiguous."""
     if start == 0 and stop == tensor.numel():
         return [tensor]
     if tensor.is_contiguous():
@@ -227,7 +223,6 @@ class _Channel:
     group: ProcessGroup | None
     source: int
     is_source: bool
-    """Whether this rank sends."""
 
     def issue_in_place(self, strip: Tensor) -> _Call:
         """Send or receive, without a copy, a strip whose memory is exactly its elements."""

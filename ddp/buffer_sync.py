@@ -7,7 +7,7 @@ and what joined ranks do.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -19,8 +19,6 @@ from ddpsim.ddp.broadcast import broadcast_coalesced, is_plain
 from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.text_formats import callable_name
-
-__all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
 
 
 class BufferSync:
@@ -49,10 +47,9 @@ class BufferSync:
         return any(self._plan(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
-        """Synchronize the buffers of this side in place; `present` ranks have input.
+        """Synchronize the buffers of this side, with group rank `source` as broadcaster and `present` ranks with input.
 
-        `source` is the group rank whose buffers are broadcast. Callables are called last, in order, with the other
-        buffers already synchronized. Then all results of callables are waited for.
+        Callables are called last, in order; then all their results are waited for.
         """
         plan = self._plan(when)
         with torch.no_grad():
@@ -68,39 +65,19 @@ class BufferSync:
             ]
             if to_broadcast:
                 broadcast_coalesced(to_broadcast, source, self._group)
-            for reduction in pending:
-                reduction.finish(present)
+            for finish in pending:
+                finish(present)
             results = [hook(buffer, self._group) for (_, hook), buffer in zip(plan.hooks, to_call, strict=True)]
             for (slot, hook), buffer, result in zip(plan.hooks, to_call, results, strict=True):
                 _finish_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
 
     def _plan(self, when: When) -> _Plan:
-        plan = self._plans.get(when)
-        if plan is None:
-            plan = self._plans[when] = _plan(self.strategies, when)
-        return plan
+        if when not in self._plans:
+            self._plans[when] = _plan(self.strategies, when)
+        return self._plans[when]
 
 
 Tensors: TypeAlias = list[Tensor]
-
-
-class _Pending(NamedTuple):
-    """A reduction under way: `wire` travels; what was packed into its `views` belongs to `buffers`."""
-
-    work: dist.Work | None
-    wire: Tensor
-    views: Tensors
-    buffers: Tensors
-    is_mean: bool
-
-    def finish(self, present: int) -> None:
-        """Wait, divide a mean by `present`, and unpack."""
-        if self.work is not None:
-            self.work.wait()
-        if self.is_mean:
-            self.wire.div_(present)
-        if self.buffers:
-            _copy(self.buffers, self.views)
 
 
 class _Reduction:
@@ -113,12 +90,21 @@ class _Reduction:
         self._flat: Tensor | None = None
         self._views: Tensors = []
 
-    def issue(self, buffers: Tensors, group: ProcessGroup) -> _Pending:
-        """Begin to reduce `buffers`, which are those of `slots`; a single one travels as it is, if it can."""
+    def issue(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
+        """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes."""
         packed = [] if len(buffers) == 1 and is_plain(buffers[0]) else buffers
-        wire = self._pack(packed) if packed else buffers[0]
-        work = dist.all_reduce(wire, self._operation, group, async_op=True) if wire.numel() else None
-        return _Pending(work, wire, self._views, packed, self._is_mean)
+        sent = self._pack(packed) if packed else buffers[0]
+        work = dist.all_reduce(sent, self._operation, group, async_op=True) if sent.numel() else None
+
+        def finish(present: int) -> None:
+            if work is not None:
+                work.wait()
+            if self._is_mean:
+                sent.div_(present)
+            if packed:
+                _copy(packed, self._views)
+
+        return finish
 
     def _pack(self, buffers: Tensors) -> Tensor:
         flat = self._flat
@@ -157,7 +143,6 @@ class _Plan(NamedTuple):
 
 
 def _plan(strategies: BufferStrategies, when: When) -> _Plan:
-    """Group the buffers of one side by what is reduced together."""
     groups: dict[tuple[Strategy, torch.dtype, torch.device], list[Slot]] = {}
     broadcasts = []
     for slot, strategy in strategies.named(when):

@@ -64,9 +64,6 @@ class Operation(NamedTuple):
     is_rooted: bool = False
 
 
-# --- what a call asks of the other ranks ------------------------------------------------------------------------------
-
-
 def _first(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
     return tensors, options
 
@@ -93,9 +90,6 @@ def _split(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any
 
 def _nothing(*rest: Any) -> Contribution:
     return [], None
-
-
-# --- how a rank takes part --------------------------------------------------------------------------------------------
 
 
 def _all_reduces_coalesced(part: Part) -> None:

@@ -147,10 +147,7 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
 
 
 def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
-    """Make the collective with a neutral contribution, and wait until it is done.
-
-    Tensors are on `device`, unless the collective uses another type of device.
-    """
+    """Make the collective with a neutral contribution on `device` (unless it needs another type), and wait for it."""
     if collective.device_type != device.type:
         device = torch.device(collective.device_type)
     contribution = _object if collective.holds_object else _neutral

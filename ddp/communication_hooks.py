@@ -83,10 +83,7 @@ def check_future(future: object, hook: CommunicationHook) -> torch.futures.Futur
 
 
 def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: CommunicationHook) -> Tensor:
-    """Return the tensor in a hook's future, of the bucket's shape and dtype; it may be the only item of a list.
-
-    If the hook put a tensor of another dtype into the bucket, the result may have that dtype, as with torch's wrappers.
-    """
+    """Return the tensor in a hook's future; it may have the dtype of a tensor that the hook put into the bucket."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
     dtypes = (expected.dtype, seen.buffer().dtype)

@@ -28,7 +28,8 @@ from ddpsim.ddp.backward_progress import Graph
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import Scale
 from ddpsim.ddp.bucket_plan import Caps
-from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
+from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.constructor_arguments import (
     checked_cap,
@@ -186,10 +187,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._accumulators = accumulators_of(self.reducer.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copy.deepcopy and pickle: the module and settings, without what training has shown.
-
-        Raises UsageError if the wrapped model has a group or hooks, which cannot be copied.
-        """
+        """Return the module and settings, for a copy. Raises UsageError if a group or hook cannot be copied."""
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
@@ -211,13 +209,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._samples = ()
         self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
-    # --- training -----------------------------------------------------------------------------------------------------
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module. With gradients enabled, and outside of no_sync, the next backward reduces the gradients.
+        """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
-        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError inside a failed
-        join or after one.
+        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError after a failed
+        join.
         """
         context = self._begin_forward(inputs, kwargs)
         if self.device_ids:
@@ -323,13 +319,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         finally:
             self.require_backward_grad_sync = before
 
-    # --- settings -----------------------------------------------------------------------------------------------------
-
     def register_comm_hook(self, state: object, hook: CommunicationHook) -> None:
         """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor.
 
-        torch's hooks can be used. Allowed once, before the first backward. Raises UsageError for a second hook, or one
-        that cannot be called.
+        Allowed once, before the first backward. Raises UsageError for a second hook, or one that cannot be called.
         """
         check_hook(hook)
         if self.reducer.has_hook:
@@ -349,8 +342,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         strategy.
         """
         self._buffers_in_step.register(name_or_tensor, hook, when=when)
-
-    # --- join ---------------------------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -440,8 +431,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         else:
             self.reducer.give_up()
             self.reducer.steps.forget_unreduced()
-
-    # --- state --------------------------------------------------------------------------------------------------------
 
     def _verify(self) -> None:
         verify_replicas(

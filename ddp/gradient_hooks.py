@@ -81,8 +81,8 @@ class EndOfBackward:
     def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
         """Call at the end of the next backward through one of the tensors.
 
-        A backward that runs none of `accumulators`, the nodes of parameters, is ignored (such as torch.autograd.grad
-        for a penalty on the input's gradient). If there are no accumulators, any backward counts.
+        A backward that runs none of `accumulators` is ignored, such as torch.autograd.grad for a penalty on the input's
+        gradient. If there are no accumulators, any backward counts.
         """
         self._task = -1  # of a backward that an exception ended
         for node in set(_nodes(tensors)):

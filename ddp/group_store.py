@@ -25,11 +25,6 @@ def count_up(group: ProcessGroup, key: str) -> int:
     return 0 if store is None else int(store.add(key, 1))
 
 
-def read_message(group: ProcessGroup, key: str) -> str | None:
-    """Return the message under `key`; None if no rank writes one within a short time."""
-    return read_messages(group, [key]).get(key)
-
-
 def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
     """Return the messages under these keys that are written within a short time, which is one limit for all."""
     store = _store(group)

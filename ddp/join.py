@@ -1,7 +1,6 @@
 """Training with uneven inputs: ranks that run out of input answer the collectives of the others.
 
-`Join`, which `model.join()` returns, is for models of this engine. torch's own Join, which other joinables such as
-ZeroRedundancyOptimizer need, calls `EngineJoinHook`. Both use join_coordinator.py.
+torch's own Join, which other joinables such as ZeroRedundancyOptimizer need, calls `EngineJoinHook`.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
@@ -26,25 +23,6 @@ _joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=No
 """The coordinator of the current `Join`; each thread has its own."""
 
 __ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
-
-
-class JoinedModel(Member, Protocol):
-    """A model of this engine, as a join uses it; see `DistributedDataParallel`."""
-
-    process_group: ProcessGroup
-
-    @property
-    def join_device(self) -> torch.device:
-        """The device of the join's own tensors."""
-
-    def check_together(self) -> None:
-        """Raise JoinError if the ranks' states differ since an earlier join."""
-
-    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        """Notify the coordinator of each forward and reduction."""
-
-    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """Leave the join of `coordinator`; take over the state of rank `authoritative`, if given."""
 
 
 class Join:
@@ -84,7 +62,7 @@ class Join:
 
     def __init__(
         self,
-        models: Sequence[JoinedModel],
+        models: Sequence[Member],
         enable: bool = True,
         throw_on_early_termination: bool = False,
         *,
@@ -147,7 +125,7 @@ class Join:
 class EngineJoinHook(JoinHook):
     """The hook that torch's Join calls for a model of this engine on a rank without input."""
 
-    def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+    def __init__(self, model: Member, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         model.check_together()
         self.model = model
         self._count = _TorchCount(model)
@@ -186,7 +164,7 @@ class EngineJoinHook(JoinHook):
 class _TorchCount:
     """Counts ranks with input inside torch's Join, which counts for the first joinable only."""
 
-    def __init__(self, model: JoinedModel) -> None:
+    def __init__(self, model: Member) -> None:
         self._model = weakref.ref(model)
         self._has_input = True
 
@@ -219,13 +197,13 @@ class _TorchCount:
         return {"wrapper": self._model(), "shadow": not self._has_input}
 
 
-def _end(found: weakref.ref[JoinedModel], coordinator: JoinCoordinator) -> None:
+def _end(found: weakref.ref[Member], coordinator: JoinCoordinator) -> None:
     model = found()
     if model is not None:
         model.end_join(coordinator, None)
 
 
-def check_no_other_join(model: JoinedModel, own: JoinCoordinator | None) -> None:
+def check_no_other_join(model: Member, own: JoinCoordinator | None) -> None:
     """Raise UsageError for a forward inside a join of other models, since joined ranks would not answer its calls."""
     joining = _joining.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:

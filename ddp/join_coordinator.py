@@ -3,21 +3,9 @@
 Note [Rounds]
     Before each forward the ranks hold a round: one small all_reduce, in which every rank says whether it has input.
     Once a rank has joined (run out of input), the other ranks also announce each collective in a round, and the joined
-    rank makes it too, with a contribution that changes nothing. Rounds show every rank's row to all ranks. So all of
-    them raise in the same round if a rank left by an exception, if the announcements differ, or if a joined rank cannot
-    answer a call.
-
-Note [Calls of a joined rank]
-    torch's engine has a fixed list for each iteration (`_DDPJoinHook.main_hook`); here announcements decide:
-
-    torch's list                                                        here
-    rebuild the buckets, once (_rebuild_buckets)                        Kind.REBUILD
-    broadcast the buffers (_check_and_sync_module_buffers)              Kind.COLLECTIVE
-    is this backward reduced? (_check_global_requires_..._grad_sync)    Kind.FORWARD: the round is enough
-    match the all_reduce of each bucket (_match_all_reduce_for_...)     Kind.BUCKET
-    match that of the used map (_match_unused_params_allreduce)         Kind.USED_MAP
-    take the rebuilt order for the next time (_push_all_rebuilt_params) ReducerState, after the join
-    post_hook: take over the last rank's model (_sync_final_model)      `end_join` of the engine
+    rank makes it too, with a contribution that changes nothing; torch's engine has a fixed list of such calls
+    (`_DDPJoinHook.main_hook`). Rounds show every rank's row to all ranks. So all of them raise in the same round if a
+    rank left by an exception, if the announcements differ, or if a joined rank cannot answer a call.
 
 Note [Leaving by an exception]
     While all ranks have input, nothing is announced: the others continue until the next round, and wait for this
@@ -48,7 +36,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from ddpsim.ddp.collective_table import OPERATIONS
 from ddpsim.ddp.collectives import Collective, describe, public_name, take_part
 from ddpsim.ddp.errors import JoinError
-from ddpsim.ddp.group_store import post_message, read_message
+from ddpsim.ddp.group_store import post_message, read_messages
 from ddpsim.ddp.interception import Interception
 from ddpsim.ddp.join_protocol import (
     NARROW,
@@ -78,6 +66,20 @@ class Member(Protocol):
     """A wrapped model inside a join."""
 
     reducer: Reducer
+    process_group: ProcessGroup
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the join's own tensors."""
+
+    def check_together(self) -> None:
+        """Raise JoinError if the ranks' states differ since an earlier join."""
+
+    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        """Notify the coordinator of each forward and reduction."""
+
+    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
+        """Leave the join of `coordinator`; take over the state of rank `authoritative`, if given."""
 
     def abandon(self, *, with_buffers: bool) -> None:
         """Make the calls that other ranks still wait for in this iteration, with neutral contributions."""
@@ -154,13 +156,8 @@ class JoinCoordinator:
         assert following is not None, f"{event.value} while {self._state.value}"
         self._state = following
 
-    # --- on a rank with input -----------------------------------------------------------------------------------------
-
     def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
-        """Before a forward: report that this rank has input, and return which ranks have.
-
-        `continues`: an earlier forward of the same iteration is still to be reduced.
-        """
+        """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
@@ -216,7 +213,7 @@ class JoinCoordinator:
         if away:
             raise JoinError(
                 f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
-                "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+                "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
 
@@ -229,8 +226,6 @@ class JoinCoordinator:
             self._hold(call)
         elif self._state is JoinState.COMPLETE:
             self._log.append(call)
-
-    # --- on a rank that has none --------------------------------------------------------------------------------------
 
     def shadow_until_all_joined(self) -> int:
         """Answer the other ranks' calls until none has input; return the last rank to join (the highest of several)."""
@@ -284,7 +279,7 @@ class JoinCoordinator:
                 member.abandon(with_buffers=with_buffers)
 
     def _follow(self, call: Announcement | None) -> None:
-        """Make the call that the ranks with input are about to make; see Note [Calls of a joined rank]."""
+        """Make the call that the ranks with input are about to make."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
@@ -309,8 +304,6 @@ class JoinCoordinator:
         if self._state is JoinState.JOINING:
             told["joined"] = self.members
         return told
-
-    # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _hold(self, row: Announcement) -> Round:
         """Hold a round; raise JoinError on all ranks if they cannot continue together."""
@@ -351,10 +344,8 @@ class JoinCoordinator:
 
     def _problem(self, held: Round) -> str | None:
         if held.failed:
-            words = [
-                f"{self._text([rank])} left it by {read_message(self.group, f'ddp/join/{rank}')}"
-                for rank in held.failed
-            ]
+            messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
+            words = [f"{self._text([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
             return f"the join is over: {'; '.join(words)}"
         if not held.present:
             return None
@@ -379,8 +370,6 @@ class JoinCoordinator:
     def _text(self, ranks: Sequence[int]) -> str:
         return ranks_text([self._world_ranks[rank] for rank in ranks])
 
-    # --- what is watched ----------------------------------------------------------------------------------------------
-
     def _watch(self) -> None:
         """Intercept every collective of the present groups that share ranks with the join's."""
         self.close()
@@ -401,7 +390,6 @@ class JoinCoordinator:
             self._interception = None
 
     def _unwatched(self) -> AbstractContextManager[None]:
-        """Return a context in which calls are not announced."""
         return nullcontext() if self._interception is None else self._interception.paused()
 
 

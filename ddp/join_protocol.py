@@ -100,10 +100,7 @@ class Round:
 def read_round(
     rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> Round:
-    """Read all ranks' rows, in rank order.
-
-    For error texts, `members` are the global ranks, and `describe` formats a collective's details.
-    """
+    """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
     present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
     for rank in present:
@@ -130,16 +127,14 @@ def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
     pasts = {end: _common_past(log, end) for end in ends}
     for length in range(len(recent), len(log)):
         ends = [end for end in ends if pasts[end] >= length]
-        followings = [_up_to_forward(log, end) for end in ends]
+        followings = [
+            list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, end, None))) for end in ends
+        ]
         if not followings:
             return None
         if all(following == followings[0] for following in followings):
             return followings[0]
     return None
-
-
-def _up_to_forward(log: Sequence[Announcement], start: int) -> list[Announcement]:
-    return list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, start, None)))
 
 
 def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:

@@ -43,11 +43,7 @@ class Trainability(Enum):
 
 
 class ParameterWatch:
-    """Keeps the parameters of `module` at construction, and detects changes.
-
-    `managed` are the parameters that the engine reduces, by full name: all require grad. Parameters in `ignored` may
-    change freely.
-    """
+    """Detects changes of the parameters of `module`, except `ignored` ones; the engine reduces those in `managed`."""
 
     def __init__(self, module: nn.Module, managed: Mapping[str, Tensor], *, ignored: Container[str]) -> None:
         assert managed
@@ -89,17 +85,13 @@ class ParameterWatch:
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
-        """Record the members of all modules, and how to read them again.
-
-        Both lists end with a marker: if a module has more or fewer members later, the marker meets something else.
-        """
+        """Record the members of all modules, and how to read them again; a marker detects members at the end."""
         modules = list(self._module.modules())
         self._live = [_members(module, kind) for kind in ("_parameters", "_modules") for module in modules]
         self._live.append((_END,))
         self._members = list(chain.from_iterable(self._live))
 
     def _named_now(self) -> dict[str, Tensor]:
-        """Return the parameters that are not ignored, under all their names."""
         # Unbound, since some modules override the method with fewer arguments.
         named = nn.Module.named_parameters(self._module, remove_duplicate=False)
         return {name: parameter for name, parameter in named if name not in self._ignored}
@@ -138,7 +130,6 @@ def _members(module: nn.Module, kind: str) -> Iterable[object]:
 
 
 def _spread(tensors: list[Tensor], count: int) -> list[Tensor]:
-    """Return up to `count` tensors at even distances, with the first and the last."""
     if len(tensors) <= count:
         return tensors
     return [tensors[round(index * (len(tensors) - 1) / (count - 1))] for index in range(count)]

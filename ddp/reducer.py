@@ -43,10 +43,8 @@ __ddp_phases__ = {
 
 
 Announce = Callable[[Kind, int], AbstractContextManager[bool]]
-"""Called with the kind of call and the bucket's number; the collective is made inside the context.
-
-The context's value says whether joined ranks answer each call.
-"""
+"""Called with the kind of call and the bucket's number; the collective is made inside the context. The context's value
+says whether joined ranks answer each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,6 @@ class Reducer:
         """Parameters that the forwards since the last reduction depend on; None if unknown."""
         self._reset()
         listen(self.parameters, self)
-
-    # --- called by the engine -----------------------------------------------------------------------------------------
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -186,8 +182,6 @@ class Reducer:
     def rescale(self, scale: Scale | None) -> None:
         """Replace the scale of gradients that are due, since more ranks may have joined."""
         self._scale = scale
-
-    # --- backward -----------------------------------------------------------------------------------------------------
 
     def on_gradient(self, index: int) -> None:
         """Process a new gradient."""
@@ -327,10 +321,7 @@ class Reducer:
 
     @property
     def _known_as_unused(self) -> frozenset[int]:
-        """Parameters of a static graph that no rank uses, as far as known."""
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
-
-    # --- what changes between backwards -------------------------------------------------------------------------------
 
     def _reset(self) -> None:
         self._waiting = set(range(len(self.parameters)))
@@ -355,8 +346,6 @@ class Reducer:
         following = follows(self._stage, event)
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
-
-    # --- join ---------------------------------------------------------------------------------------------------------
 
     def shadow_bucket(self, number: int) -> None:
         """On a joined rank: reduce a bucket with zeros, and take the reduced gradients."""
@@ -395,7 +384,6 @@ class Reducer:
         self.give_up()
 
     def _announced(self, kind: Kind, bucket: int) -> AbstractContextManager[bool]:
-        """Return the context of a collective; see `Announce`."""
         return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
     def share_state(self, source: int) -> None:
@@ -408,8 +396,6 @@ class Reducer:
             self._queue.lay_out(self._order.adopt(shared.order))
         if shared.times is not None and self._static_graph is not None:
             self._static_graph.adopt(shared.times, shared.unused_everywhere)
-
-    # --- what a diagnosis asks ----------------------------------------------------------------------------------------
 
     def __ddp_call__(self) -> dict[str, object]:
         """Return attributes of the current call (the simulator reads them; see simulator/attribution/phases.py)."""

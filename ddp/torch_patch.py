@@ -1,8 +1,4 @@
-"""Replaces torch's engine by this one, to run unmodified programs on it.
-
-with patch_torch_ddp():
-    train()  # its DistributedDataParallel(module, ...) makes a ddp.DistributedDataParallel
-"""
+"""Replaces torch's engine by this one, to run unmodified programs on it."""
 
 from __future__ import annotations
 
@@ -20,9 +16,9 @@ from ddpsim.ddp.errors import UsageError
 
 @contextmanager
 def patch_torch_ddp() -> Iterator[None]:
-    """A context: torch's DistributedDataParallel becomes this engine's when it is made, however it was imported.
+    """A context: a new torch DistributedDataParallel becomes this engine's, however it was imported; subclasses do not.
 
-    A subclass of torch's class stays torch's. It changes the whole process, so two threads must not use it at once.
+    It changes the whole process, so two threads must not use it at once.
     """
     original = TorchsEngine.__init__
     TorchsEngine.__init__ = _becomes_ours(original)  # type: ignore[method-assign]

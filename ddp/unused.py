@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,6 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CLOSED = (nn.Module, torch.optim.Optimizer, Node, type, types.ModuleType, Enum, *_FUNCTIONS)
 """Types that are not searched: owners of parameters (having a module is not using it), functions, classes, modules."""
 _CHECKPOINT: type = CheckpointFunction._backward_cls
-
-
-# The tensors in an output.
 
 
 def find_tensors(output: object) -> Iterator[Tensor]:
@@ -59,11 +56,12 @@ def find_tensors(output: object) -> Iterator[Tensor]:
             stack.extend(reversed(list(_parts(item))))
 
 
-def _parts(item: object) -> Iterable[object]:
+def _parts(item: Any) -> Iterable[object]:
     """Return what the object contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
-    if _is_remote_reference(item):
+    rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
+    if isinstance(item, rref):
         return (item.local_value(),) if item.is_owner() else ()
     return chain(_members(item), getattr(item, "__dict__", {}).values(), _slots(item))
 
@@ -88,24 +86,6 @@ def _slots(item: object) -> Iterator[object]:
                     continue
 
 
-def _is_remote_reference(item: Any) -> TypeGuard[Any]:
-    """Return whether the item is an RRef, which exists only if torch's rpc module is loaded."""
-    rpc = sys.modules.get("torch.distributed.rpc")
-    return isinstance(item, getattr(rpc, "RRef", ()))
-
-
-# The parameters behind tensors.
-
-
-class Reached(NamedTuple):
-    """The result of a search of the graph."""
-
-    parameters: set[int]
-    """Indices of the parameters that can get a gradient."""
-    has_reentrant_checkpoint: bool
-    """Whether the graph has a reentrant checkpoint, which may use parameters that are not in `parameters`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """The output of a forward, as the reducer needs it."""
@@ -117,11 +97,19 @@ class Outputs:
     """The nodes of the graph that accumulate these parameters' gradients."""
 
 
+class Reached(NamedTuple):
+    """The result of a search of the graph."""
+
+    parameters: set[int]
+    """Indices of the parameters that can get a gradient."""
+    has_reentrant_checkpoint: bool
+    """Whether the graph has a reentrant checkpoint, which may use parameters that are not in `parameters`."""
+
+
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
     """Return the node that accumulates each parameter's gradient, with the parameter's index. All must require grad.
 
-    Keep the dictionary: nodes and their Python objects stay the same only while something holds them. A parameter that
-    is moved to another type of device gets a new node.
+    Keep the dictionary: nodes and their Python objects stay the same only while something holds them.
     """
     return {get_gradient_edge(parameter).node: index for index, parameter in enumerate(parameters)}
 
@@ -135,10 +123,7 @@ def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, in
 
 
 def _graph(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all nodes behind the tensors, and None for inputs without gradient.
-
-    The set holds the nodes' Python objects, so they stay the same, and comparing identity is enough.
-    """
+    """Return all nodes behind the tensors, and None. Holding the nodes' Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add

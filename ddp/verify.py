@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
@@ -44,8 +43,7 @@ class Entry(NamedTuple):
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """What must be equal about the ranks' models and settings."""
 
     parameters: tuple[Entry, ...]
@@ -57,16 +55,12 @@ class Description:
 
     def encode(self) -> bytes:
         """Encode to bytes: equal for equal descriptions, on every machine."""
-        return json.dumps([self.parameters, self.buffers, self.settings, self.problem], separators=(",", ":")).encode()
+        return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Description:
         """Decode what `encode` returned."""
-        return Description(*msgspec.json.decode(data, type=_Fields))
-
-
-_Fields = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[tuple[str, str], ...], str]
-"""The encoded fields of a description."""
+        return msgspec.json.decode(data, type=Description)
 
 
 class Version(NamedTuple):
@@ -85,8 +79,7 @@ def verify_replicas(
 ) -> None:
     """Raise ReplicaMismatchError on every rank of `group`, with one text, unless all ranks gave the same.
 
-    Every rank must call it. `device` is a device of the group's backend. Settings are compared by `repr`, so it must
-    not contain an address. The text names global ranks.
+    Every rank must call it. Settings are compared by `repr`, so it must not contain an address.
     """
     versions = _versions(describe(parameters, buffers, settings), group, device)
     if versions:
@@ -94,17 +87,11 @@ def verify_replicas(
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
-    """Take part with a problem instead of a model, so that the other ranks do not wait.
-
-    Raise ReplicaMismatchError, as they do, or `problem` itself if all ranks have one.
-    """
+    """Report a problem, so that other ranks do not wait; raise their error, or `problem` if all ranks have one."""
     versions = _versions(Description((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem
     raise ReplicaMismatchError(explain(versions)) from problem
-
-
-# What a rank has, as a value.
 
 
 def describe(
@@ -112,55 +99,34 @@ def describe(
 ) -> Description:
     """Return the description of these parameters and buffers; settings are sorted."""
     return Description(
-        tuple(Entry(name, *_kind(tensor), _strides(tensor), tensor.requires_grad) for name, tensor in parameters),
-        tuple(Entry(name, *_kind(tensor), (), tensor.requires_grad) for name, tensor in buffers),
+        tuple(_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
+        tuple(_entry(name, buffer, ()) for name, buffer in buffers),
         tuple(sorted((name, repr(value)) for name, value in settings.items())),
     )
 
 
-def digest(encoded: bytes) -> bytes:
-    """Return a hash of 32 bytes of an encoded description."""
-    return hashlib.sha256(encoded).digest()
-
-
-def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
-    return dtype_text(tensor.dtype), tuple(tensor.shape)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
-
-
-# The exchange.
+def _entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> Entry:
+    return Entry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
 def _versions(description: Description, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
-    """Return the distinct descriptions in the group, as `_exchange` does; [] if there is only one."""
     if group.size() == 1:
         return []
     encoded = description.encode()
-    own = digest(encoded)
+    own = hashlib.sha256(encoded).digest()
     return [] if _all_equal(own, group, device) else _exchange(encoded, own, group, device)
 
 
 def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Return on all ranks whether all gave the same bytes.
-
-    The maximum of a byte and the maximum of its complement have the sum 255 only if all ranks' bytes are equal.
-    """
+    """Return whether all ranks gave the same bytes: then the maxima of a byte and its complement have the sum 255."""
     both = _tensor(own + bytes(255 - byte for byte in own), device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     largest = both.tolist()
-    return all(
-        high + complement == 255 for high, complement in zip(largest[: len(own)], largest[len(own) :], strict=True)
-    )
+    return all(high + rest == 255 for high, rest in zip(largest[: len(own)], largest[len(own) :], strict=True))
 
 
 def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
-    """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, those of most ranks first.
-
-    One rank sends for all that have the same description.
-    """
+    """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, frequent ones first."""
     holders: dict[bytes, list[int]] = {}
     for rank, header in enumerate(_gather(own + len(encoded).to_bytes(8, "little"), group, device)):
         holders.setdefault(header, []).append(rank)
@@ -176,10 +142,7 @@ def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torc
 
 
 def _gather(own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
-    """Return the bytes of each rank, in the order of ranks; all must have the same length.
-
-    Each rank fills its row and all_reduce sums them: one tensor per rank instead of one for each pair.
-    """
+    """Return the bytes of each rank by an all_reduce, which needs less memory than an all_gather."""
     rows = torch.zeros(group.size(), len(own), dtype=torch.uint8, device=device)
     rows[group.rank()] = _tensor(own, device)
     dist.all_reduce(rows, group=group)
@@ -190,14 +153,8 @@ def _tensor(data: bytes, device: torch.device) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
 
-# The text.
-
-
 def explain(versions: Sequence[Version]) -> str:
-    """Describe how the versions differ from that of most ranks, or on a tie from that of the lowest rank.
-
-    The line has the first few differences and what to do. It is equal on all ranks.
-    """
+    """Describe in one line how the versions differ from the most frequent one, on a tie from the lowest rank's."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _having(common.ranks)
@@ -213,7 +170,6 @@ def explain(versions: Sequence[Version]) -> str:
 
 
 def _having(ranks: tuple[int, ...]) -> str:
-    """Return the ranks as the subject of a sentence, with its verb."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     if len(ranks) > 8:

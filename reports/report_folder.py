@@ -35,10 +35,7 @@ _LONGEST = 80
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or only the files of these names, into a folder; return their paths.
-
-    Raises ReportError if they cannot be written.
-    """
+    """Write a document's report, or only these files of it, into a folder; return the paths. May raise ReportError."""
     check_folder(folder)
     paths = []
     for name in names:
@@ -67,15 +64,10 @@ def check_folder(folder: Path) -> None:
 
 
 def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
-    return ReportError(
-        f"{what} cannot be written ({error.strerror}), expected a {kind} or a place for one: give another one"
-    )
+    return ReportError(f"{what} cannot be written ({error.strerror}): give another {kind}")
 
 
 def plain_name(name: str, keeps_end: bool = False) -> str:
-    """Return the name with only characters that every file system accepts, cut at its end or its beginning.
-
-    The result may be empty.
-    """
+    """Return the name, shortened, with only characters that every file system accepts; it may become empty."""
     plain = _UNSAFE.sub("-", name).strip("-.")
     return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

@@ -40,9 +40,10 @@ from ddpsim.simulator.torch_version import complaint
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
-from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import listed, rank_list
+
+Transport = Memory | Gloo
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -101,7 +102,7 @@ def _run(
         kernel.run.judge = judge.take
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover, plan, director, judge)
+                ran = processes.run(kernel, mover.move, plan, director, judge)
             else:
                 ran = _as_threads(program, kernel, mover, plan, director, judge)
         except Exception as error:

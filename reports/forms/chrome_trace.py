@@ -43,20 +43,13 @@ class _Track(NamedTuple):
 def to_chrome_trace(document: Document) -> bytes:
     """Render the document as a Chrome trace in JSON. Each of several runs has its own processes."""
     entries: list[TraceEntry] = []
+    # A power of ten, so the last digits of a process number are the rank. Viewers take process 0 for the idle process.
+    distance = max(1000, int(10 ** len(str(max((run.world_size for run in document.runs), default=0)))))
     for number, run in enumerate(document.runs, start=1):
         title = run.name if len(document.runs) > 1 else ""
-        entries += _RunEntries(run, number * _numbers_per_run(document), title).all()
+        entries += _RunEntries(run, number * distance, title).all()
     other = {"title": document.title, "clock": _CLOCK} | document.environment
     return encoded({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
-
-
-def _numbers_per_run(document: Document) -> int:
-    """Return the distance between the process numbers of two runs: a power of ten, so the last digits are the rank.
-
-    Numbers start there and not at 0, which viewers take for the idle process.
-    """
-    largest = max((run.world_size for run in document.runs), default=0)
-    return max(1000, int(10 ** len(str(largest))))
 
 
 class _RunEntries:
@@ -65,10 +58,8 @@ class _RunEntries:
     def __init__(self, run: Run, first: int, title: str) -> None:
         self._run = run
         self._first = first
-        """The process number of rank 0."""
         self._title = title
         self._threads: dict[_Track, int] = {}
-        """The thread number of each track."""
         self._free_from: dict[int, int] = {}
         """By thread, the end of its last span."""
         self._thread_of: dict[int, int] = {}

@@ -79,7 +79,9 @@ def difference_lines(document: Document) -> list[str]:
     rows = [("before", each, "") for each in difference.before[-_LAST:]]
     rows += [(side.label, each, side.text) for each, side in zip(difference.choices, difference.sides, strict=True)]
     width = max(len(_numbers(each)) for _, each, _ in rows)
-    lines = [_difference_head(difference.choices[0])]
+    first, step = difference.choices[0].first, difference.choices[0].step
+    after = f", after {first - 1:,} equal choices" if first > 1 else ""
+    lines = [f"what differs  choice {first:,} at step {step:,}{after}"]
     if len(difference.before) > _LAST:
         lines.append("  before   ...")
     for label, each, then in rows:
@@ -88,11 +90,6 @@ def difference_lines(document: Document) -> list[str]:
     *_, passing = marked_events(document)
     replay = document.runs[passing].replay
     return [*lines, f"  replay   {printable(replay)}"] if replay else lines
-
-
-def _difference_head(chosen: Chosen) -> str:
-    after = f", after {chosen.first - 1:,} equal choices" if chosen.first > 1 else ""
-    return f"what differs  choice {chosen.first:,} at step {chosen.step:,}{after}"
 
 
 def _numbers(chosen: Chosen) -> str:

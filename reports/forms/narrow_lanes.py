@@ -64,10 +64,7 @@ class Marked(NamedTuple):
 
 
 def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked | None = None) -> Text | None:
-    """Return the lanes with a legend, in lines of at most `width` columns; None for a run without calls.
-
-    Brief lanes, below the diagnosis, do not repeat what each rank waits for.
-    """
+    """Return the lanes with a legend, at most `width` columns wide; None without calls. Brief lanes name no waits."""
     run = _by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:
@@ -78,7 +75,9 @@ def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
     label_width = _label_width(shown, width)
-    lines = [_head(columns, first, room), *(_line(row, first, room, label_width) for row in shown)]
+    cut = f", the last {room} of {columns} columns" if first else ""
+    head = Text(f"lanes  matched calls are in one column{cut}", "bold")
+    lines = [head, *(_line(row, first, room, label_width) for row in shown)]
     if marked is not None:
         lines.append(_pointer(run, lanes, marked, first, label_width))
     if len(shown) < len(rows):
@@ -108,7 +107,6 @@ def _sides(lanes: Lanes, seen: str) -> list[str]:
 
 
 def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_Row]:
-    """Return a row for each lane; of many ranks, those with equal rows share a row."""
     cells = _cells(run, lanes, letters)
     ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _ends(run, lanes)
     rows = [
@@ -154,7 +152,6 @@ def _ends(run: Run, lanes: Lanes) -> list[str]:
 
 
 def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    """Merge equal rows, in the place of the first of them."""
     alike: dict[tuple[str, str, str], list[_Row]] = {}
     for row in rows:
         alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
@@ -183,11 +180,6 @@ def _label_width(rows: Sequence[_Row], width: int) -> int:
     return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL, width // 2)
 
 
-def _head(columns: int, first: int, room: int) -> Text:
-    cut = f", the last {room} of {columns} columns" if first else ""
-    return Text(f"lanes  matched calls are in one column{cut}", "bold")
-
-
 def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
     label = Text(row.label, "bold red" if row.lane.is_culprit else "")
     label.truncate(label_width, overflow="ellipsis", pad=True)
@@ -209,7 +201,6 @@ def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: in
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
-    """Return the entries in as many lines as they need."""
     lines: list[str] = []
     for entry in map(printable, entries):
         if lines and len(lines[-1]) + 3 + len(entry) <= width:

@@ -149,10 +149,10 @@ def _text(result: Result, diagnosis: Diagnosis) -> str:
 
 def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:
     from ddpsim.simulator.choices import Schedule
-    from ddpsim.simulator.records.history import history
+    from ddpsim.simulator.records.record_diagnosis import history
     from ddpsim.simulator.result import Result
     from ddpsim.simulator.trace import Trace
 
     size = diagnosis.job.world_size
-    trace = history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls) if with_trace else Trace()
+    trace = history(diagnosis) if with_trace else Trace()
     return Result(size, diagnosis.findings, (None,) * size, {}, Schedule(), trace, waiting=diagnosis.waiting)

@@ -18,8 +18,6 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
-_NO_RECORD = "and no record shows whether it arrived"
-
 _MOST_CALLS = 4
 """How many different calls a summary lists."""
 
@@ -170,12 +168,12 @@ def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
 
 
 def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
+    """Return the row of a rank's main thread: how it ended, or what it waits for."""
     if rank.state is RankState.RAISED:
         return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
     if rank.state is RankState.UNRECORDED:
-        return Row(
-            rank.rank, f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
-        )
+        what = f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
+        return Row(rank.rank, what)
     if rank.state is RankState.SILENT:
         last = rank.last_call
         return Row(rank.rank, f"made no call {_after(rank)}" if last else "made no call", last.location if last else "")
@@ -242,21 +240,23 @@ def _on_group(call: Call) -> str:
 
 
 def _summary(snapshot: Snapshot, reading: WaitReading) -> str:
+    """Return one line: the waiting ranks, and what they wait for."""
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
     if reading.code is Code.DEADLOCK_THREADS:
-        return f"threads of {culprits} wait for " + (
-            "each other" if reading.threads else "something that no thread will do"
-        )
+        for_what = "each other" if reading.threads else "something that no thread will do"
+        return f"threads of {culprits} wait for {for_what}"
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return _at_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that no rank will do"
     states = {snapshot.ranks[rank].state for rank in reading.culprits}
     if states & set(OF_RECORDS):
-        return f"{victims} for {culprits}, " + ("which did not arrive" if RankState.SILENT in states else _NO_RECORD)
+        is_silent = RankState.SILENT in states
+        end = "which did not arrive" if is_silent else "and no record shows whether it arrived"
+        return f"{victims} for {culprits}, {end}"
     return f"{victims} for {culprits}, which returned"
 
 

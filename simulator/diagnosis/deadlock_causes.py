@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import Call, Origin, Phase
+from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import elided, sites_text
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
-    are_in_post_hook,
+    advise_post_hooks,
     bucket_left_out,
     is_later_bucket,
-    post_hooks_differ,
 )
-from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
+from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, kind_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
 from ddpsim.simulator.diagnosis.uneven import COUNTERPART, left_for_messages, unequal_loops
@@ -39,20 +38,11 @@ def at_fault(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
     """
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
-    if reading.code is Code.DEADLOCK_CYCLE:
-        return (
-            _absent_from_creation(snapshot, reading)
-            or _odd_ones(snapshot, reading)
-            or _left_by_few(snapshot, reading)
-            or reading.culprits
-        )
-    return reading.culprits
-
-
-def _left_by_few(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
-    """Return the ranks that left a loop in which more ranks wait for them; () if both sides have equally many ranks."""
+    if reading.code is not Code.DEADLOCK_CYCLE:
+        return reading.culprits
     left = tuple(left_for_messages(snapshot, reading))
-    return left if 2 * len(left) < len(reading.victims) else ()
+    few = left if 2 * len(left) < len(reading.victims) else ()
+    return _absent_from_creation(snapshot, reading) or _odd_ones(snapshot, reading) or few or reading.culprits
 
 
 def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
@@ -116,8 +106,9 @@ def _advise_users(
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
-    if are_in_post_hook(calls):
-        return post_hooks_differ(calls)
+    post_hooks = advise_post_hooks(calls)
+    if post_hooks:
+        return post_hooks
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
@@ -127,6 +118,7 @@ def _advise_users(
 
 
 def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> list[Line]:
+    """Return the advice for ranks that are missing in calls of DDP wrappers."""
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -212,15 +204,15 @@ def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
 
 
 def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
+    """Return the advice for ranks that wait for each other in a cycle."""
     if reading.streams:
         return Cause.STREAMS_CROSS.lines(fact=_began_with(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
         return Cause.KEYS_IN_A_CIRCLE.lines()
-    stages = advise_cycle(calls)
-    if stages:
-        return stages
+    if {kind_of(call) for call in calls} == {Parallelism.PIPELINE}:
+        return Cause.STAGES_DISAGREE.lines()
     if operations <= POINT_TO_POINT and (loops := unequal_loops(calls, snapshot.issued)):
         return loops
     if operations == {"send"}:

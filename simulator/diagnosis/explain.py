@@ -74,7 +74,12 @@ def table(rows: Sequence[Row]) -> list[str]:
     shared = ranks_by((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
     names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
-        cells = [cell for row, ranks in shared.items() for cell in _shared(row, ranks, names)]
+        cells = []
+        for row, ranks in shared.items():
+            if len(ranks) > MANY_RANKS:
+                cells.append((rank_list(ranks), row._replace(what=of_many(row.what))))
+            else:
+                cells += [(names[rank], row) for rank in ranks]
     else:
         cells = [(names[row.rank], row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
     cells = [(f'{label}, thread "{row.thread}"' if row.thread else label, row) for label, row in cells]
@@ -84,12 +89,6 @@ def table(rows: Sequence[Row]) -> list[str]:
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
         for line in lines
     ]
-
-
-def _shared(row: Row, ranks: Sequence[int], names: Mapping[int, str]) -> list[tuple[str, Row]]:
-    if len(ranks) > MANY_RANKS:
-        return [(rank_list(ranks), row._replace(what=of_many(row.what)))]
-    return [(names[rank], row) for rank in ranks]
 
 
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})

@@ -225,6 +225,7 @@ def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
 
 
 def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
+    """Return the finding for groups in different orders; `pairs` has two calls of each rank that show its order."""
     firsts = ranks_by((first.rank, first.group) for first, _ in pairs.values())
     # In a cycle of more than two groups, each rank has an order of its own.
     culprits = minority(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])

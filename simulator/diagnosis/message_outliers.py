@@ -105,6 +105,7 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
 
 
 def _alone(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
+    """Find waiting calls whose peer or tag differs from those of all other calls of their line."""
     size = len(snapshot.ranks)
     lines: dict[_LineOf, list[_Made]] = {}
     for own in made.values():

@@ -51,7 +51,7 @@ _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
     """Return the cause and what to try, for calls of one collective."""
     if any(call.origin.shadow for call in calls):
-        return _with_joinedranks_text(calls)
+        return _with_joined_ranks(calls)
     parts = advise_parts(calls, code, _who(calls, code, culprits))
     if parts:
         return parts
@@ -125,11 +125,10 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
         return Cause.COLLECTIVE_IN_FORWARD.lines(who=ranks_text(side))
     if all(call.origin.phase is Phase.BUFFERS for call in wrappers) and len(wrappers) <= len(users):
         return Cause.FORWARD_ALONE.lines(who=ranks_text(wrappers))
-    operation = operations_text(users)
     if len(wrappers) < len(users):
-        return Cause.STAYED_IN_LOOP.lines(who=ranks_text(wrappers), operation=operation)
+        return Cause.STAYED_IN_LOOP.lines(who=ranks_text(wrappers), operation=operations_text(users))
     cause = Cause.DECIDED_ALONE if _is_above(users, wrappers) else Cause.LEFT_LOOP
-    return cause.lines(who=ranks_text(users), operation=operation)
+    return cause.lines(who=ranks_text(users), operation=operations_text(users))
 
 
 def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
@@ -142,6 +141,7 @@ def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
 
 
 def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
+    """Return the advice for calls of DDP wrappers in different phases or steps."""
     who = _who(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
@@ -252,17 +252,17 @@ def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
 # --- calls that join makes --------------------------------------------------------------------------------------------
 
 
-def _with_joinedranks_text(calls: Sequence[Call]) -> list[Line]:
+def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
     shadows = [call for call in calls if call.origin.shadow]
     others = [call for call in calls if not call.origin.shadow]
     joined = ranks_text(shadows)
     users = [call for call in others if call.origin.phase is Phase.USER]
-    if are_in_post_hook(calls):
-        return post_hooks_differ(calls)
-    if users and all(map(_is_of_own_joinable, shadows)):
-        return Cause.MAIN_HOOK_DIFFERS.lines(who=joined, operation=operations_text(users))
+    post_hooks = advise_post_hooks(calls)
+    if post_hooks:
+        return post_hooks
     if users:
-        return Cause.UNKNOWN_TO_JOIN.lines(who=joined, operation=operations_text(users))
+        cause = Cause.MAIN_HOOK_DIFFERS if all(map(_is_of_own_joinable, shadows)) else Cause.UNKNOWN_TO_JOIN
+        return cause.lines(who=joined, operation=operations_text(users))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.NOT_IN_JOIN.lines(who=joined)
     return Cause.OTHER_SHARE_IN_JOIN.lines(who=joined)
@@ -274,13 +274,8 @@ def _is_of_own_joinable(call: Call) -> bool:
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 
 
-def are_in_post_hook(calls: Sequence[Call]) -> bool:
-    """True if the program's own `post_hook` of a join makes the calls."""
-    return all(
-        call.origin.shadow and call.origin.phase is Phase.USER and call.site.function == "post_hook" for call in calls
-    )
-
-
-def post_hooks_differ(calls: Sequence[Call]) -> list[Line]:
-    """Return the advice for `post_hook` calls that differ between ranks."""
-    return Cause.POST_HOOKS_DIFFER.lines(fact=f"{operations_text(calls)} in it at {sites_text(calls)}")
+def advise_post_hooks(calls: Sequence[Call]) -> list[Line]:
+    """Return the advice if the program's own `post_hook` of a join makes the calls; [] for others."""
+    if all(c.origin.shadow and c.origin.phase is Phase.USER and c.site.function == "post_hook" for c in calls):
+        return Cause.POST_HOOKS_DIFFER.lines(fact=f"{operations_text(calls)} in it at {sites_text(calls)}")
+    return []

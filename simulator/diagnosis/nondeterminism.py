@@ -49,9 +49,8 @@ class RecordedRun(NamedTuple):
 def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
     """Return the finding for the first step in which two runs differ; None if they are equal."""
     events = zip_longest(first.trace, second.trace)
-    event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)
-    offers = zip_longest(first.offers, second.offers)
-    offer = next(((one, other) for one, other in offers if one != other), None)
+    event = next((pair for pair in events if None in pair or len({each.line() for each in pair}) > 1), None)
+    offer = next((pair for pair in zip_longest(first.offers, second.offers) if pair[0] != pair[1]), None)
     if event is not None and (offer is None or _choice_points(*event) <= _choice_points(*offer)):
         return _events_differ(*event)
     return None if offer is None else offers_differ(*offer)
@@ -74,10 +73,6 @@ def offers_differ(first: Offer | None, second: Offer | None) -> Finding:
 
 
 _ENDED = "it had ended"
-
-
-def _line(event: Event | None) -> str | None:
-    return None if event is None else event.line()
 
 
 def _event_text(event: Event | None) -> str:

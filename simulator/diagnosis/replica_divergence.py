@@ -237,6 +237,7 @@ def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
 
 
 def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[Line]:
+    """Return the cause and what to try, for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
         return Cause.GRADIENTS_DIFFER.lines()
     if code is Code.DIVERGENCE_BUFFERS:

@@ -27,7 +27,8 @@ def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
 
     Compared are the ranks of `calls` (which met or wait), and the ranks that are `missing` there.
     """
-    return [Line("counts", f"{what} {_times(times)}") for what, times in _unequal(calls, issued, missing)]
+    loops = _unequal(calls, issued, missing)
+    return [Line("counts", f"{what} {_by_count(times, 'time', 'times')}") for what, times in loops]
 
 
 def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
@@ -56,21 +57,16 @@ def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator
     for site in dict.fromkeys(site for own in batches.values() for site in own):
         loops = {rank: own[site] for rank, own in batches.items() if site in own}
         last = min(map(len, loops.values())) - 1
-        sides = sorted(ranks_by((rank, own[last]) for rank, own in loops.items()).items(), reverse=True)
-        if len(sides) > 1:
-            counts = "; ".join(f"{count} batch{'es' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
-            yield Line("batches", f"the data loader of {site} has {counts}")
+        batches_of = {rank: own[last] for rank, own in loops.items()}
+        if len(set(batches_of.values())) > 1:
+            yield Line("batches", f"the data loader of {site} has {_by_count(batches_of, 'batch', 'batches')}")
 
 
 def _of_lines(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
-    own = [
-        call
-        for call in calls
-        if call.site != NOWHERE and call.origin.phase is Phase.USER and call.operation not in CREATING
-    ]
-    for call in {call.site: call for call in own}.values():
+    own = [call for call in calls if call.origin.phase is Phase.USER and call.operation not in CREATING]
+    for call in {call.site: call for call in own if call.site != NOWHERE}.values():
         line = call.site, call.group
         made = Counter(
             each.rank for each in issued if (each.site, each.group) == line and each.sequence <= call.sequence
@@ -91,9 +87,10 @@ def _of_wrappers(
         yield f"DDP #{wrapper} went forward", steps
 
 
-def _times(times: Mapping[int, int]) -> str:
-    sides = sorted(ranks_by(times.items()).items(), reverse=True)
-    return "; ".join(f"{count} time{'s' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
+def _by_count(counts: Mapping[int, int], one: str, many: str) -> str:
+    """Return the counts of ranks as text, the largest first: `3 times on rank 0; 1 time on ranks 1, 2`."""
+    sides = sorted(ranks_by(counts.items()).items(), reverse=True)
+    return "; ".join(f"{count} {one if count == 1 else many} on {rank_list(ranks)}" for count, ranks in sides)
 
 
 # --- deadlocks of messages --------------------------------------------------------------------------------------------

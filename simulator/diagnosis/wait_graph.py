@@ -74,6 +74,7 @@ class WaitGraph:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
+        """Add a node for each wait, with the edges to all that it waits for."""
         graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
         for node in self.waits:
             graph.add_node(node)

@@ -1,11 +1,9 @@
 """Dynamic partial order reduction (DPOR): one execution for each class of equivalent interleavings.
 
-The algorithm is Source-DPOR with sleep sets, as published: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets:
-A Foundation for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL
-2014). It refines the DPOR of C. Flanagan and P. Godefroid (POPL 2005), whose persistent sets make more runs. Refused:
-wakeup trees (Optimal-DPOR of the same paper), which break no run off but keep parts of runs for each node; bounded
-preemptions as in Loom and random schedules as in Shuttle, which are other policies here ("dfs" and "random", "pct").
-With E for the steps of a run so far:
+The algorithm is Source-DPOR with sleep sets: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets: A Foundation
+for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL 2014). It makes
+fewer runs than the DPOR of C. Flanagan and P. Godefroid (POPL 2005). Not used: wakeup trees (Optimal-DPOR of the same
+paper), which break no run off but keep parts of runs for each node. With E for the steps of a run so far:
 
     Explore(E, Sleep):
       if there is p in enabled(E) \\ Sleep:
@@ -47,11 +45,12 @@ from itertools import filterfalse
 from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
+from ddpsim.simulator.diagnosis.nondeterminism import Offer
 from ddpsim.simulator.exploration.happens_before import HappensBefore
 from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
 from ddpsim.simulator.exploration.steps import initials
 from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.policies.dfs import find_other_offers
 from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
@@ -84,7 +83,7 @@ _COMPARED = OF_THE_STORE | OF_THREADS
 
 
 def not_compared(used: Iterable[str]) -> list[str]:
-    """Return what a program used for which there was no comparison, sorted."""
+    """Return the used features for which there was no comparison, sorted."""
     return sorted(set(used) - _COMPARED)
 
 
@@ -98,7 +97,7 @@ class Dpor:
         self._world_size = world_size
         self._path: list[Node] = []
         self._new_from = 0
-        """How many of the path's nodes are the same as in the run before; their races are known already."""
+        """The number of nodes at the start of the path that equal those of the run before; their races are known."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -107,13 +106,13 @@ class Dpor:
 
     @property
     def outside(self) -> str:
-        """What DPOR does not see, and used features for which it was not compared with all schedules."""
+        """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
         names = not_compared(self._used)
         used = f", and for {listed(names)}, which no comparison had" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
-        """The policy of the next execution; None once all classes were explored."""
+        """Return the policy of the next execution; None once all classes were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._run.find_alternatives()
             self._advance()
@@ -139,7 +138,7 @@ class Dpor:
 
 
 class DporRun(HappensBefore):
-    """The policy of one execution, and its observer."""
+    """The policy of one execution, and its observer: the happens-before order of the run and the choices in it."""
 
     def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection, used: set[str]) -> None:
         super().__init__(world_size)
@@ -257,15 +256,9 @@ class DporRun(HappensBefore):
         return node
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """Return the finding if this execution offered other choices than the one whose path it repeats.
-
-        An execution that was cut short by its budget may have made fewer choices.
-        """
-        if self._differs is not None:
-            return offers_differ(*self._differs)
-        if self._depth < self._known and not is_cut:
-            return offers_differ(self._path[self._depth].offer, None)
-        return None
+        """Return the finding if this execution offered other choices than the one whose path it repeats."""
+        missing = self._path[self._depth].offer if self._depth < self._known else None
+        return find_other_offers(self._differs, missing, is_cut=is_cut)
 
     def find_alternatives(self) -> None:
         """After the run: for each race, schedule a run in which the later step comes before the earlier one."""

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import ChoicePoint, Policy, RedundantRun
@@ -21,6 +22,20 @@ Run = Callable[[Policy, Budget], Result]
 """Runs one execution under a policy, within the rest of the budget."""
 
 OnProgress = Callable[[Progress], object]
+
+
+_P = TypeVar("_P")
+
+
+def report_progress(on_progress: Callable[[_P], object] | None, progress: _P) -> Callable[[_P], object] | None:
+    """Call a user's progress function, if there is one; return it, or None if it raised."""
+    if on_progress is not None:
+        try:
+            on_progress(progress)
+        except Exception as error:  # an error in the function must not lose the results
+            warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=3)
+            return None
+    return on_progress
 
 
 class Explorer:
@@ -84,7 +99,8 @@ class Explorer:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)
             self._count(result)
-            self._tell()
+            progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._seconds, self._strategy.coverage)
+            self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return End.FAILURE  # the remaining schedules come from executions that do not repeat
         return (
@@ -96,16 +112,6 @@ class Explorer:
         self._outcomes[outcome_of(result)] += 1
         self._verdicts[result.verdict] += 1
         self._first.setdefault(result.verdict, result)
-
-    def _tell(self) -> None:
-        if self._on_progress is None:
-            return
-        failures = self._verdicts[Verdict.FAIL]
-        try:
-            self._on_progress(Progress(self._executions, failures, self._seconds, self._strategy.coverage))
-        except Exception as error:  # an error in the callback must not end the exploration
-            self._on_progress = None
-            warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=2)
 
     def _verdict(self, is_complete: bool) -> Verdict:
         if self._verdicts[Verdict.FAIL]:

@@ -2,6 +2,9 @@
 
 An outcome has the verdict and the findings with their ranks, but no times. So equivalent schedules have the same
 outcome, and it does not matter which of them was run.
+
+Numbers in returned values have six digits, since the last ones depend on the processor. A value of an unknown type is
+shown as its type: its repr may contain an id(), which differs between runs.
 """
 
 from __future__ import annotations

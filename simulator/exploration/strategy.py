@@ -1,4 +1,4 @@
-"""Strategies: choose the schedules that an exploration runs, and know when all are covered."""
+"""Strategies: they choose the schedules that an exploration runs, and know when all are covered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """Chooses the schedules. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
+    """The interface of strategies. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
 
     `take` may raise RedundantRun, too.
     """
@@ -45,7 +45,7 @@ class Strategy(Protocol):
 
 
 class Wrapped:
-    """Forwards to another strategy; subclasses override some of its methods."""
+    """A strategy that forwards to another one; subclasses override some of its methods."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -80,9 +80,9 @@ class Wrapped:
 
 
 class Walks:
-    """Runs random schedules, one for each of the seeds `seed`, `seed + 1`, ... without end; schedules may repeat.
+    """The strategy that runs random schedules, one for each seed from `seed` on, without end; schedules may repeat.
 
-    So it never knows that all schedules are covered, except if the first execution had no choice at all.
+    It is complete only if the first execution had no choice.
     """
 
     coverage = None
@@ -115,7 +115,7 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),
     "dfs": lambda world_size, option: Dfs(preemptions=option),
 }
-"""Strategies that learn from executions and can be complete; each is made from a world size and its option."""
+"""By policy name, makes a strategy that can be complete from a world size and the policy's option."""
 
 
 def strategy_of(
@@ -144,5 +144,5 @@ def strategy_of(
     wanted = None if row.option is None else given[row.option.name]
     if policy in COVERING:
         return COVERING[policy](world_size, wanted)
-    row.policy(seed, wanted)  # so that a wrong option raises now
+    row.policy(seed, wanted)  # a wrong option raises now
     return Walks(seed, lambda seed, choices: row.policy(seed, wanted, choices))

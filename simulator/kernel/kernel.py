@@ -22,8 +22,8 @@ from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
+from ddpsim.simulator.kernel.call_matching import Exchange
 from ddpsim.simulator.kernel.endings import RequestEnded, limit_passed
-from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
@@ -31,9 +31,9 @@ from ddpsim.simulator.kernel.notes import Notes
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.policies.observer import Observer
 
 Serve = Callable[[Task, Any], Any]

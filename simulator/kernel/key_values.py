@@ -19,12 +19,12 @@ from ddpsim.simulator.kernel.endings import RequestEnded
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.waits import StoreWait
 
-_STORE = EventKind.STORE  # as in turns.py
+_STORE = EventKind.STORE  # faster to look up, see scheduler.py
 
 _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
 _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})

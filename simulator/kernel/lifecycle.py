@@ -6,9 +6,9 @@ from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, RankError, Returned, SawEnd, StartThread, Wake
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 
 
 def all_threads_of(rank: int) -> Object:

@@ -19,13 +19,13 @@ from ddpsim.simulator.kernel.requests import (
     WaitFor,
 )
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, State
 from ddpsim.simulator.kernel.tasks import Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
-_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # as in turns.py
+_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # faster to look up, see scheduler.py
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many reads of the clock in a row, with nothing else between them, count as a loop that waits for time to pass."""

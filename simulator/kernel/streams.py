@@ -1,6 +1,6 @@
 """Streams: on a backend that runs a rank's calls one after another, which calls have started.
 
-Pure bookkeeping: `exchange.py` lets a call take its place in a collective only once it has started.
+Pure bookkeeping: `call_matching.py` lets a call take its place in a collective only once it has started.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class _Choice:
 
     @property
     def size(self) -> int:
-        """How many of its options are tried in total."""
+        """The number of options that are tried in total."""
         return self.tried + 1 + len(self.left)
 
 
@@ -146,7 +146,7 @@ class Dfs:
 
 
 class _Repeat:
-    """The policy of one execution: repeats the choices of a path, then takes the default, and records all choices."""
+    """One execution's policy. It repeats the choices of a path, then takes the default, and records all choices."""
 
     def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -173,12 +173,16 @@ class _Repeat:
         return choice.taken
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """Return the finding if this execution offered other choices than the one whose path it repeats.
+        """Return the finding if this execution offered other choices than the one whose path it repeats."""
+        missing = self._known[len(self.path)].offer if len(self.path) < len(self._known) else None
+        return find_other_offers(self._differs, missing, is_cut=is_cut)
 
-        An execution that was cut short by its budget may have made fewer choices.
-        """
-        if self._differs is not None:
-            return offers_differ(*self._differs)
-        if len(self.path) < len(self._known) and not is_cut:
-            return offers_differ(self._known[len(self.path)].offer, None)
-        return None
+
+def find_other_offers(differing: tuple[Offer, Offer] | None, missing: Offer | None, *, is_cut: bool) -> Finding | None:
+    """Return the finding for an execution that did not repeat the choice points of the one before.
+
+    `missing` is an expected choice point that it did not reach; an execution whose budget ran out may miss some.
+    """
+    if differing is not None:
+        return offers_differ(*differing)
+    return None if missing is None or is_cut else offers_differ(missing, None)

@@ -1,7 +1,7 @@
-"""The list of named policies, which entry points, console, pytest plugin and tests read.
+"""The list of named policies, which entry points, console, pytest plugin and tests read; and the simplest two policies.
 
 The rows are in the order in which texts list them. This module imports no torch, as `--help` and the pytest plugin load
-it. Strategies that learn from whole executions are in exploration/by_name.py.
+it. Strategies that learn from whole executions are in exploration/strategy.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class RandomWalk:
 
 
 class RoundRobin:
-    """Always takes the default, so its schedule is empty: the cheapest and most readable interleaving."""
+    """Always takes the default: the running rank continues until it has to wait, then the next enabled rank runs.
+
+    Its schedule is empty, and its interleaving is the easiest to read.
+    """
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return 0."""
@@ -44,7 +47,7 @@ class PolicyOption(NamedTuple):
 
 
 class NamedPolicy(NamedTuple):
-    """A policy's name, how it is made, and what an exploration by it does."""
+    """A policy by name: how it is made, and which schedules an exploration by it runs."""
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
@@ -108,15 +111,15 @@ def listed(names: Iterable[str], word: str = "or") -> str:
 
 
 def exploring_text() -> str:
-    """What each exploring policy runs; those that run the same are told together."""
-    told: dict[str, list[str]] = {}
+    """Return, for `--help`, the schedules that each exploring policy runs; equal policies are listed together."""
+    by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
-        told.setdefault(POLICIES[name].explores, []).append(name)
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in told.items())
+        by_text.setdefault(POLICIES[name].explores, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
 
 
 def option_text(name: str) -> str:
-    """What `--help` says of a policy's option."""
+    """Return the `--help` text of a policy's option."""
     option = POLICIES[name].option
     assert option is not None, f"{name} has no option"
     default = f"  [default: {option.default}]" if option.default is not None else ""

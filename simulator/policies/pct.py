@@ -35,7 +35,7 @@ class Pct:
 
     def __init__(self, seed: int, *, depth: int = DEPTH, choices: int = CHOICES) -> None:
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-            raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for")
+            raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug")
         self._random = random.Random(seed)
         self._priorities: dict[int, float] = {}
         """By rank. Initial priorities are from 0 to 1; lowered ones are negative, later ones lower."""

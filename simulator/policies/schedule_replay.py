@@ -1,7 +1,7 @@
-"""Replay: repeats the choices of a recorded schedule, then takes the default, and finds where a run diverges from it.
+"""Policies that follow given choices: `Guided` adapts them to the program, `Replay` finds where a run diverges.
 
-A run that diverges continues to its end, with each choice modulo the number of options, as in `Guided`. So the error
-can show what the ranks did next. A strict replay raises that error; a lenient one returns the run's result.
+A run that diverges continues to its end, with each choice modulo the number of options. So the error can show what the
+ranks did next. A strict replay raises that error; a lenient one returns the run's result.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, tr
 
 
 class Guided:
-    """Gives the choices in order, each modulo the number of options; after the last one the default.
+    """The policy that takes given choices, each modulo the number of options, then the default; it never raises.
 
-    The result's schedule has the choices that were really taken.
+    For choices that were recorded from another version of the program, or drawn without knowing the program.
     """
 
     def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
         self._choices = choices
         self.start = start
-        """How the ranks start; None for the program's default."""
+        """The way in which rank processes start; None for the program's default."""
         self._next = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
@@ -66,8 +66,8 @@ class Divergence:
                 f"schedule has {len(self.choices)} more: {_CHANGED}"
             )
         return (
-            f"replay diverged at step {point.number}: choice {self.number} of the schedule takes option "
-            f"{self.choices[0]} of {_QUESTIONS[point.kind]}, but only {len(self.options)} are open: {_CHANGED}"
+            f"replay diverged at step {point.number}: choice {self.number} of the schedule ({_QUESTIONS[point.kind]}) "
+            f"takes option {self.choices[0]}, but only {len(self.options)} are open: {_CHANGED}"
         )
 
 
@@ -80,9 +80,9 @@ class Replay:
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
         self._recorded = schedule.choices
         self.start = schedule.start
-        """How the ranks of the recorded execution started."""
+        """The way in which rank processes started in the recorded execution."""
         self._keeps_choices = keeps_choices
-        """If the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
+        """True if the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
         self.choices: list[Choice] = []
         """All choices with their options, if they are kept."""
         self.made = 0
@@ -108,7 +108,7 @@ class Replay:
         return self._divergence
 
     def check(self, trace: Trace) -> None:
-        """Raise ReplayDivergedError, with both sides, if the run of this trace diverged from the recording."""
+        """Raise ReplayDivergedError if the run of this trace diverged from the recording."""
         if (found := self.divergence) is not None:
             raise diverged(found, trace, self.choices)
 
@@ -125,7 +125,7 @@ def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) ->
     return ReplayDivergedError(
         "\n".join(lines),
         choice=divergence.number,
-        choice_points=_last_choice_point(trace) if point is None else point.number,
+        choice_points=point.number if point is not None else trace.events[-1].choice_points if trace.events else 0,
         rank=None if point is None else point.rank,
         answer=divergence.choices[0],
         options=divergence.options,
@@ -208,7 +208,3 @@ _DID = {kind: f"last: {kind.value}" for kind in EventKind} | {
     EventKind.RAISE: "has raised",
 }
 _DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: continues after"}
-
-
-def _last_choice_point(trace: Trace) -> int:
-    return trace.events[-1].choice_points if trace.events else 0

@@ -1,8 +1,8 @@
-"""Checks a program: which calls meet, which ranks wait forever, and why. Pure; takes a millisecond or two.
+"""Checks a program without running it: which calls match, which ranks wait forever, and why. Takes about 2 ms.
 
-Matching and diagnosis are the simulator's own, and so is the order: a rank goes on until it has to wait, then the next
-one that can does, in a circle, and a receive from any source takes the first message by rank. So what `simulate` finds
-in a program, `check` finds, too. It says nothing of data.
+Matching and diagnosis are those of the simulator, and so is the order: a rank continues until it has to wait, then the
+next rank that can runs, in rank order, and a receive from any source takes the message of the lowest rank. So `check`
+finds what `simulate` finds, except for errors in data.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class RankEnd(NamedTuple):
     """Where a rank stopped."""
 
     state: RankState | None
-    """None if it could have gone on when a mismatch ended the run."""
+    """None if the rank could have continued when a mismatch ended the run."""
     step: int
-    """The step it stopped in; the number of its steps if it did them all."""
+    """The index of the step in which the rank stopped; the number of its steps if it completed all."""
 
 
 class Met(NamedTuple):
-    """One rank's call among calls that met."""
+    """One rank's call among calls that were matched with each other."""
 
     rank: int
     issue: Issue
@@ -55,40 +55,41 @@ class CheckedProgram:
     ends: tuple[RankEnd, ...]
     """By rank."""
     met: tuple[tuple[Met, ...], ...]
-    """The calls that met and agreed, in group-rank order (a send stands before its recv), in the order they did."""
+    """The matched calls that agree, in the order of their matches; each in group-rank order (a send before its recv).
+    """
     clashing: tuple[tuple[Met, ...], ...]
-    """Those of the mismatches that were found."""
+    """The matched calls that disagree: the mismatches."""
 
     @property
     def verdict(self) -> Verdict:
-        """Fail over pass."""
+        """Fail if a finding is a failure, otherwise pass."""
         return combine(self.findings)
 
     def __str__(self) -> str:
-        """All findings; a program that passes says so first."""
+        """Return all findings as text; for a program that passes, the verdict comes first."""
         parts = [finding.body for finding in self.findings]
         passed = [f"PASS  {len(self.met)} calls met"] if self.verdict is Verdict.PASS else []
         return "\n\n".join(passed + parts)
 
 
 SiteOf = Callable[[Issue], Site]
-"""The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""
+"""Returns the source line of a call. Hazards and blame depend on whether matched calls come from the same line."""
 
 
 def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
-    """Find what goes wrong in a program. By default the line of a call is its name and the name's number: `loss:3`.
+    """Find the errors of a program. By default the line of a call is its name and the name's number: `loss:3`.
 
-    Raises UsageError if ranks could not run it.
+    Raises UsageError if ranks could not run the program.
     """
     validate(program)
     run = _Run(program, site_of or _sites_by_name(program))
-    run.to_its_end()
-    ends = tuple(rank.end() for rank in run.ranks)
+    run.run_ranks()
+    ends = tuple(RankEnd(rank.state, rank.step) for rank in run.ranks)
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
 
 
 def signature_of(issue: Issue) -> Signature:
-    """What must agree across the ranks of a call."""
+    """Return the properties of a call that must agree on all its ranks."""
     splits = issue.splits
     if OPERATIONS[issue.operation].splits is Splits.TENSORS:
         lengths = tuple(prod(shape) for shape in issue.shapes)
@@ -114,10 +115,9 @@ class _Run:
         for group, members in members_of(program).items():
             self._slots.declare(group, members)
         self._messages = PointToPointTable()
-        self._issued: list[Call] = []
         self._issues: dict[Call, Issue] = {}
+        """All calls so far, in order, with their steps."""
         self._complete: set[Call] = set()
-        """Only asked about, never walked through."""
         self._crashed: list[int] = []
         self._noticed: list[Noticed] = []
         self._found: list[Finding] = []
@@ -125,7 +125,7 @@ class _Run:
 
     # --- the order ----------------------------------------------------------------------------------------------------
 
-    def to_its_end(self) -> None:
+    def run_ranks(self) -> None:
         """Run every rank as far as possible."""
         rank: Progress | None = self.ranks[0]
         while rank is not None:
@@ -133,15 +133,15 @@ class _Run:
                 self._go_on(rank)
             rank = self._next(rank.rank)
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
-            for calls, finding in early_mismatches(self._slots, self._steps, self._issued):
+            for calls, finding in early_mismatches(self._slots, self._steps, list(self._issues)):
                 self._clash(calls, finding)
             self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:
             return None
-        in_a_circle = (*self.ranks[rank:], *self.ranks[:rank])
-        return next((each for each in in_a_circle if each.state is None), None)
+        round_robin = (*self.ranks[rank:], *self.ranks[:rank])
+        return next((each for each in round_robin if each.state is None), None)
 
     def _go_on(self, rank: Progress) -> None:
         self._steps += 1
@@ -177,14 +177,13 @@ class _Run:
 
     def _wait(self, rank: Progress, call: Call) -> None:
         if call not in self._complete:
-            rank.block(call)
+            rank.state, rank.wait = RankState.WAITING, CallWait((call,), call.site)
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
     def _issue(self, rank: Progress, issue: Issue) -> None:
         call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
         rank.calls[issue.name] = rank.unwaited[issue.name] = call
-        self._issued.append(call)
         self._issues[call] = issue
         if call.operation == "send":
             self._send(call)
@@ -202,7 +201,7 @@ class _Run:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
-            self._clash(calls, mismatch(calls, code, self._steps, issued=self._issued))
+            self._clash(calls, mismatch(calls, code, self._steps, issued=list(self._issues)))
             return
         if branches_meet(calls):
             self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
@@ -230,36 +229,36 @@ class _Run:
 
     def _meet(self, calls: Sequence[Call]) -> None:
         self._complete.update(calls)
-        if calls[0] in self._issues:  # else they made a group
+        if calls[0] in self._issues:  # otherwise they created a group
             self.met.append(self._sides(calls))
         for call in calls:
             waiter = self.ranks[call.rank]
             if waiter.wait is not None and waiter.wait.calls == (call,):
-                waiter.wake()
+                waiter.state = waiter.wait = None
 
     def _sides(self, calls: Sequence[Call]) -> tuple[Met, ...]:
         return tuple(Met(call.rank, self._issues[call]) for call in calls)
 
-    # --- what is found ------------------------------------------------------------------------------------------------
+    # --- findings -----------------------------------------------------------------------------------------------------
 
     def _clash(self, calls: Sequence[Call], finding: Finding) -> None:
         self.clashing.append(self._sides(calls))
         self._found.append(finding)
 
     def _snapshot(self) -> Snapshot:
-        stands = tuple(rank.snapshot() for rank in self.ranks)
-        return Snapshot(stands, open_slots(self._slots, self._messages), self._steps, tuple(self._issued))
+        ranks = tuple(rank.snapshot() for rank in self.ranks)
+        return Snapshot(ranks, open_slots(self._slots, self._messages), self._steps, tuple(self._issues))
 
     def all_findings(self) -> tuple[Finding, ...]:
-        """Crashes, then what ended the run, then hazards."""
+        """Return the crashes, then the findings that ended the run, then hazards."""
         crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
         have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
-        issued = [(call, call.rank) for call in self._issued]
+        issued = [(call, call.rank) for call in self._issues]
         return (*crashes, *self._found, *hazards(WatchedRun(self._noticed, issued, have_returned)))
 
 
 ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
-"""What a rank raises that crashes."""
+"""The error of a rank that crashes, as text."""
 
 
 class Progress:
@@ -268,11 +267,11 @@ class Progress:
     def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
         self.rank = rank
         self.to_create = [group for group in reversed(groups) if rank in group.ranks]
-        """The groups it makes before its first step, the next one last."""
+        """The groups to create before the first step, the next one last."""
         self.steps = steps
         self.step = 0
         self.state: RankState | None = None
-        """None while it can go on."""
+        """None while the rank can continue."""
         self.wait: CallWait | None = None
         self.calls: dict[str, Call] = {}
         """By name."""
@@ -287,18 +286,6 @@ class Progress:
         self._sequences[count] += 1
         self.last_call = call
         return call
-
-    def block(self, call: Call) -> None:
-        """The rank waits for a call until it is woken."""
-        self.state, self.wait = RankState.WAITING, CallWait((call,), call.site)
-
-    def wake(self) -> None:
-        """The rank can continue."""
-        self.state = self.wait = None
-
-    def end(self) -> RankEnd:
-        """Return where the rank stopped."""
-        return RankEnd(self.state, self.step)
 
     def snapshot(self) -> RankSnapshot:
         """Return the rank's state, for the diagnosis."""

@@ -66,7 +66,7 @@ from ddpsim.simulator.waits import CallWait
 _MOST_UNWINDS = 1_000
 """A program may catch RankUnwound and clean up. One that catches it more often than this is abandoned."""
 
-_RUNNING = Phase.RUNNING  # as in turns.py
+_RUNNING = Phase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
 """Makes a request in half the time of its class; used for the three requests that each call makes."""
 _DELIVERED = Delivered()

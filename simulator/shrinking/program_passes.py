@@ -1,7 +1,7 @@
-"""All passes that make a program simpler, in the order in which they run.
+"""All passes that make a program simpler, in the order in which they run, and the size of a program.
 
-Most are those of any structure. What is left here is what a structure does not show: ranks are numbers that steps name,
-calls of one name belong together on all ranks, and a wait belongs to its call.
+Most passes work on any structure (structure.py). The passes here know more about programs: steps name ranks by number,
+calls with the same name on several ranks belong together, and a wait belongs to its call.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ STRUCTURE = Structure(
         },
     }
 )
-"""Names, operations and peers stay: they are what a reader looks for."""
+"""The fields that may change. Names, operations and peers stay, because a reader recognises the program by them."""
 
 
 def size_of(program: Program) -> Size:
-    """The size of a program; its schedule is none of it."""
+    """Return the size of a program without its schedule."""
     calls = [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
-    rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes say them, too
+    rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes count them, too
     return Size(
         program.world_size,
         sum(map(len, program.ranks)),
@@ -47,7 +47,7 @@ def size_of(program: Program) -> Size:
 
 
 def _late_waits(steps: tuple[Step, ...]) -> int:
-    """Count the waits that do not follow their call at once."""
+    """Return how many waits do not directly follow their call."""
     before = (None, *steps)
     return sum(
         isinstance(step, Wait) and not (isinstance(previous, Issue) and previous.name == step.name)
@@ -57,25 +57,25 @@ def _late_waits(steps: tuple[Step, ...]) -> int:
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14
-"""Of so few, every two are left out together: none of them need be superfluous alone."""
+"""With at most this many, every pair is left out together: it may be that neither can be left out alone."""
 
 
 def fewer_rounds(program: Program) -> Iterator[Program]:
-    """Without a block of calls, on all ranks; those of one name belong together."""
+    """Remove a block of calls on all ranks; calls with the same name belong together."""
     names = _names_of(program)
     for kept in without_a_block(names):
         yield _without_names(program, {*names}.difference(kept))
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
-    """Of few names, without any two."""
+    """Remove any two names of calls, if there are few."""
     names = _names_of(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
         yield _without_names(program, pair)
 
 
 def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
-    """Of few steps, without any two."""
+    """Remove any two steps, if there are few."""
     places = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
     for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
         yield _kept(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
@@ -91,7 +91,7 @@ def other_groups(program: Program) -> Iterator[Program]:
 
 
 def _names_of(program: Program) -> tuple[str, ...]:
-    """The names of its calls, in the order in which they are met from rank to rank."""
+    """Return the names of the calls, rank by rank in program order."""
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 
@@ -112,7 +112,7 @@ def _moved(step: Step, group: Group, name: str) -> Step:
 
 
 def _valid(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
-    """What a pass gives, repaired, and without what ranks could not run."""
+    """Return the pass with its programs repaired, and without those that ranks could not run."""
 
     def valid(program: Program) -> Iterator[Program]:
         for simpler in map(repaired, shrink_pass(program)):
@@ -146,8 +146,8 @@ def fewer_ranks(program: Program) -> Iterator[Program]:
 def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
     """Reduce a program to some of its ranks, in ascending order.
 
-    If a peer or a root is removed, `stand_in` takes its place; if it is None, the message is left out, and the first
-    member is the root.
+    A removed peer or root is replaced by `stand_in`. If that is None, a message to the peer is left out, and the first
+    member becomes the root.
     """
     members = members_of(program)
     number: dict[int | None, int] = {rank: index for index, rank in enumerate(sorted(kept))}
@@ -158,7 +158,7 @@ def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -
         indices = [index for index, member in enumerate(members[step.group]) if member in number]
         peer, root = step.peer, step.root
         if peer not in (None, ANY_SOURCE):
-            peer = number.get(peer, number.get(stand_in, number[rank]))  # nobody has a message for itself
+            peer = number.get(peer, number.get(stand_in, number[rank]))  # its own number: the message is left out
         if root is not None:
             root = number.get(root, number.get(stand_in, -1))
         return _with_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
@@ -169,7 +169,7 @@ def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -
 
 
 def _with_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
-    """The call with those of its parts, of which there is one for each member, that have these indices."""
+    """Return the call with its splits, shapes or rows reduced to the members with these indices."""
     if call.splits is not None:
         sent, received = (tuple(side[index] for index in indices) for side in call.splits)
         return replace(call, splits=(sent, received))
@@ -182,7 +182,7 @@ def _with_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
 
 
 def repaired(program: Program) -> Program:
-    """Without groups that nobody uses, calls that a rank cannot make, and waits for those; and shapes that fit."""
+    """Remove unused groups, calls that a rank cannot make and the waits for them, and make shapes fit."""
     members = members_of(program)
     steps_of = [_repaired_steps(rank, steps, members) for rank, steps in enumerate(program.ranks)]
     used = {step.group for steps in steps_of for step in steps if isinstance(step, Issue)}
@@ -207,7 +207,7 @@ def _repaired_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple
 
 
 def _fitted(call: Issue, members: tuple[int, ...]) -> Issue:
-    """With a root that is a member, and as many rows as splits or members ask for."""
+    """Return the call with a root that is a member, and with as many rows as the splits or members need."""
     shapes, size = call.shapes, len(members)
     root = call.root if call.root in (None, *members) else members[0]
     if call.splits is not None:
@@ -230,4 +230,4 @@ _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
 )
 
 PASSES = tuple(map(_valid, _PASSES))
-"""Each gives valid programs only."""
+"""The passes, which yield valid programs only."""

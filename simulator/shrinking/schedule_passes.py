@@ -1,6 +1,7 @@
-"""Simpler schedules: fewer switches, then shorter ones, then smaller choices.
+"""Passes that make a schedule simpler: fewer switches (choices that are not the default), then fewer choices, then
+smaller ones.
 
-A changed schedule may lead to other choice points: `Guided` applies the choices modulo the options there.
+A changed schedule may lead to other choice points: `Guided` applies the choices modulo the number of options there.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpl
 Choices = tuple[int, ...]
 
 _MOST_SINGLE = 60
-"""So many indices are tried for one switch that does it all, and as many pairs of switches for leaving out both."""
+"""The most indices that are tried for a single switch, and the most pairs of switches that are removed together."""
 
 _LEAST_LARGEST = 3
-"""As a single switch, every choice up to this is tried, though none was so large: an earlier index may need it."""
+"""As a single switch, every choice up to this is tried, even if no choice is so large: an earlier index may need it."""
 _MOST_REGROUPED = 8
-"""Of more switches, most go one by one."""
+"""Only this many switches are regrouped; more are first removed one by one."""
 _MOST_MERGED = 9
-"""So many choices are tried in place of two, besides their sum, which leads as far round as both."""
+"""The most choices that are tried in place of two, besides their sum."""
 
 
 def stripped(choices: Choices) -> Choices:
-    """Without the defaults at the end, which need not be said."""
+    """Remove the default choices at the end, which a schedule need not contain."""
     end = len(choices)
     while end and choices[end - 1] == 0:
         end -= 1
@@ -32,7 +33,7 @@ def stripped(choices: Choices) -> Choices:
 
 
 def truncated(choices: Choices) -> Iterator[Choices]:
-    """None at all, then half of them, three quarters, ... all but the last."""
+    """Keep no choices, then the first half, the first three quarters, ... all but the last."""
     left = len(choices)
     while left:
         yield stripped(choices[: len(choices) - left])
@@ -54,7 +55,7 @@ def zeroed_in_pairs(choices: Choices) -> Iterator[Choices]:
 
 
 def merged(choices: Choices) -> Iterator[Choices]:
-    """One switch in place of two that follow each other: to where the second one led, over whatever detour."""
+    """Replace two consecutive switches by one, at the place of the first."""
     switches = _switches(choices)
     for first, second in pairwise(switches):
         both = choices[first] + choices[second]
@@ -63,9 +64,9 @@ def merged(choices: Choices) -> Iterator[Choices]:
 
 
 def regrouped(choices: Choices) -> Iterator[Choices]:
-    """Of few switches, one in place of two that follow each other, what ran between them being run elsewhere.
+    """Replace two consecutive switches by one, and move the choices between them elsewhere, if switches are few.
 
-    So two turns of a rank become one, earlier or later, over what does not depend on it.
+    Two turns of a rank become one, earlier or later.
     """
     switches = _switches(choices)
     for first, second in pairwise(switches) if len(switches) <= _MOST_REGROUPED else ():
@@ -100,4 +101,4 @@ def _switches(choices: Choices) -> list[int]:
 
 
 PASSES = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)
-"""In the order in which they are followed."""
+"""The passes, in the order in which they run."""

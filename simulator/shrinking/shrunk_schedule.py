@@ -29,16 +29,16 @@ class ShrunkSchedule:
     """The result of shrinking a schedule."""
 
     schedule: Schedule
-    """The simplest that was found to fail in the same way; `str(schedule)` is its replay token."""
+    """The simplest schedule found that fails in the same way; `str(schedule)` is its replay token."""
     result: Result
-    """The run under it, once more; where `end` is flaky, it did not fail."""
+    """A further run under that schedule; if `end` is flaky, it did not fail in the same way."""
     executions: int
     end: End
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
-        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        """Return whether no single step makes the schedule simpler; otherwise a simpler one may exist."""
         return self.end is End.MINIMAL
 
 
@@ -53,10 +53,10 @@ def shrink(
 ) -> ShrunkSchedule:
     """Find the simplest schedule under which `program`, a function or a command, fails as it does under `schedule`.
 
-    It fails so with the same leading code. The fewer switches, the simpler; then the shorter, then the smaller choices.
-    The budget, 5000 executions and 60 seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest
-    so far is returned. The options are those of `simulate`. Only the schedule is made simpler;
-    `ddpsim.scenarios.shrink_scenario` also takes fewer ranks, and makes the program simpler where it is declared.
+    Failures are equal if the codes of their first findings are. A schedule is simpler with fewer switches, then with
+    fewer choices, then with smaller ones. The budget for all runs together is 5000 executions and 60 seconds unless
+    given. After Ctrl-C the simplest schedule so far is returned. The options are those of `simulate`. To reduce also
+    ranks, or a declared program, use `ddpsim.scenarios.shrink_scenario`.
 
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """

@@ -17,7 +17,7 @@ from ddpsim.scenarios.ranks import calls
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
-from ddpsim.simulator.records import as_flight_recorder, as_program, operation_names
+from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts
 from ddpsim.simulator.transport import gloo_calls, memory
 from tests.agreement import parts
 from tests.semantics.cases import CASES
@@ -111,8 +111,8 @@ def test_a_program_of_records_has_every_operation_of_theirs(name):
 def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
     written = as_flight_recorder._NAMES.get(name, name)
     assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
-    read = operation_names.OPERATIONS.get(written, written)
-    assert read in OPERATIONS, f"simulator/records/operation_names.py reads {written} as {read}"
+    read = record_texts.OPERATIONS.get(written, written)
+    assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
 
 
 def test_what_a_rank_with_a_root_does_on_gloo_is_known():

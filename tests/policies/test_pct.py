@@ -106,6 +106,6 @@ def test_sources_are_drawn_evenly():
 
 @rows("depth", [0, -1, 1.5, "3", True])
 def test_a_depth_that_is_none(depth):
-    expected = f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for"
+    expected = f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         Pct(0, depth=depth)

@@ -12,11 +12,9 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial
 
 from ddpsim.reports.document import Document, Site
-from ddpsim.reports.forms.finding_cards import finding_cards_of
 from ddpsim.reports.forms.first_difference import first_difference_of
-from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.page_data import colours_of
-from ddpsim.reports.forms.source import excerpt
+from ddpsim.reports.forms.html import finding_cards_of, to_html
+from ddpsim.reports.forms.page_data import colours_of, excerpt
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.mismatches import near_misses

@@ -75,8 +75,8 @@ BAD = {
     "fuzz no-such-scenario": "scenario is 'no-such-scenario', expected a name in `ddpsim list`...",
     "fuzz --corpus README.md": "corpus 'README.md' is not a folder: give a folder or a new name...",
     "shrink join-baseline": (
-        "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the schedule "
-        "that it fails under"
+        "the verdict of join-baseline on 4 ranks under this schedule is pass, expected a failure to shrink: give a "
+        "schedule under which it fails"
     ),
     "shrink send-send s1:0:00000000 --policy random": (
         "policy is 'random', but a replay token already has a schedule: leave one of them out"

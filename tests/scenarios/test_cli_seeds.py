@@ -150,7 +150,7 @@ def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
     out = ddpsim(f"fuzz {late} --executions 1 --world-size 2 --engine torch meet.py:meet")[1]
     assert out.startswith("note  in the first passing run the fault before call 9 of rank 1 did not happen: ")
     err = ddpsim(f"shrink {late} --world-size 2 meet.py:meet")[2]
-    assert " comes to pass under this schedule (the fault before call 9 of rank 1 did not happen: " in err
+    assert " under this schedule is pass (the fault before call 9 of rank 1 did not happen: " in err
     status, out, _ = ddpsim("fuzz --fault crash:rank=3,before_call=0 --executions 1 --engine torch meet.py:meet")
     assert (status, "fails under every schedule tried" in out) == (1, True)
     err = ddpsim(f"fuzz {late} --generate")[2]

@@ -41,7 +41,7 @@ def program(tmp_path, monkeypatch):
 def line(asked_for):
     return (
         f"ddpsim: the program asks for {asked_for} and this machine has no GPU: it gets virtual ones, which compute on "
-        "the CPU (--gpus N says how many)\n"
+        "the CPU (--gpus N sets their number)\n"
     )
 
 

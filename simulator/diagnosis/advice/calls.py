@@ -21,8 +21,7 @@ class Calls:
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
 
     RAN_OUT_OF_INPUT = about(Ranks)(
-        "{who} ran out of input, or stopped, before the others, and no `join()` answers the collectives that the "
-        "others still make",
+        "{who} ran out of input, or stopped, before the others, and no `join()` answers the others' collectives",
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
     DECIDED_ALONE = about(Made)(
@@ -37,28 +36,23 @@ class Calls:
         "stop, skip or save",
     )
     STAYED_IN_LOOP = about(Made)(
-        "{who} continued training without {operation}, which the other ranks made: only some ranks take that branch, "
-        "or the loop is longer there",
+        "{who} continued without the others' {operation}: only some ranks take that branch, or one loop is longer",
         "let one rank decide and broadcast it, or agree on the loop's length by all_reduce(MIN)",
     )
     FORWARD_ALONE = about(Ranks)(
-        "a forward through the wrapper broadcasts buffers, in evaluation too; {who} ran a forward that the others did "
-        "not run",
-        "evaluate on model.module, the inner module, or on all ranks; if the others ran out of input, wrap the loop in "
-        "`with model.join():`",
+        "a forward through the wrapper broadcasts buffers, in evaluation too; {who} ran one that the others did not",
+        "evaluate on model.module or on all ranks; if others ran out of input, wrap the loop in `with model.join():`",
     )
     COLLECTIVE_IN_FORWARD = about(Ranks)(
         "the model's forward makes collectives, and {who} left one out or made one more: a skipped layer, eval() on "
         "some ranks only, or an empty batch",
-        "run every rank through the same layers in the same mode; if a rank has no input, use a dummy input with a "
-        "loss weight of zero",
+        "run the same layers in the same mode on every rank, on a dummy input with a loss weight of zero if necessary",
     )
     SKIPPED_BACKWARD = about(Ranks)(
         "{who} ran more synchronising forwards than the others before this reduction. Either a backward was left out, "
         "and gradients of different steps are averaged (no backend would notice), or a forward was run that needs no "
         "backward, which does no harm",
-        "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad(), or "
-        "through model.module",
+        "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad()",
     )
     EXTRA_FORWARD = about(Ranks)(
         "{who} began another forward while the others still reduce gradients: a backward was left out, or the others "
@@ -83,8 +77,7 @@ class Calls:
     )
     RETURNED_EARLY = about(Made)(
         "{who} returned without making {operation}",
-        "let every rank of the group make the same calls in the same order, and return (or destroy the group) only "
-        "after all calls are complete",
+        "let every rank make the same calls in the same order, and return or destroy the group only after the last one",
     )
     DID_NOT_COME = about(Made)(
         "{who} did not reach {operation}: the rank returned or ended before it, took another path, or is still busy; "
@@ -118,8 +111,7 @@ class Calls:
         "let the ranks agree on the number of calls, by an all_reduce(MAX), and destroy the group together",
     )
     OTHER_BRANCH = about(Ranks)(
-        "{who} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
-        "calls meet",
+        "{who} took another branch, left a loop earlier or later, or made one call more or fewer: different calls meet",
         "let every rank of the group make the same calls in the same order; share the value that decides a branch or "
         "ends a loop, and keep calls that communicate (a gather, a save, the compute() of a metric) out of branches "
         "that only some ranks take",
@@ -150,18 +142,14 @@ class Calls:
     )
     OTHER_WITHOUT_LINES = about(RanksAndFact)(
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
-        "pass the same {fact} on every rank of the group; if these are two calls, let every rank make both, in one "
-        "order",
+        "pass the same {fact} on every rank of the group; if these are two calls, make both on every rank in one order",
     )
     OTHER_DTYPE = about(RanksAndFact)(
-        "{who} passed a different dtype to the same call, as happens with a tensor made from integers, or a model in "
-        "another precision",
-        "pass the same dtype on every rank of the group: set it where the tensor is created, torch.tensor(..., "
-        "dtype=torch.float32)",
+        "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",
+        "pass the same dtype on every rank of the group, as by torch.tensor(..., dtype=torch.float32)",
     )
     OTHER_REDUCTION = about(RanksAndFact)(
-        "{who} passed a different reduction to the same call; no backend compares reductions, and parts of the tensor "
-        "may be reduced by either one",
+        "{who} passed a different reduction to the same call; no backend compares them, and either may be used",
         "pass the same reduction on every rank of the group",
     )
     OTHER_LAYOUT = about(RanksAndFact)(
@@ -175,8 +163,7 @@ class Calls:
     )
     OTHER_ROOT = about(RanksAndFact)(
         "{who} passed a different root to the same call",
-        "pass the same root on every rank of the group: a global rank as src or dst, a rank within the group as "
-        "group_src or group_dst",
+        "pass the same root on every rank: src or dst is a global rank, group_src or group_dst a rank within the group",
     )
     OTHER_DESTINATION = about(RanksAndFact)(
         "{who} passed a different root to the same call, and only one rank can receive its result",
@@ -187,8 +174,7 @@ class Calls:
         "make input split j of rank i equal to output split i of rank j, for example by exchanging the sizes first",
     )
     PAIRED_BY_ORDER = about(Nothing)(
-        "backends pair calls by order and size, not by meaning: these calls move each other's data, and no backend "
-        "would notice",
+        "backends pair calls by order and size, not by meaning: these calls move each other's data without an error",
         "let every rank of the group make the same calls in the same order",
     )
 
@@ -225,8 +211,7 @@ class Calls:
     )
     KEYS_NOT_IN_TIME = about(RanksAndFact)(
         "{who} waited for store keys; no rank had set {fact} in time",
-        "look at the rank that should set it: it may be late, or have taken another path; increase the timeout of the "
-        "wait if the rank is only slow",
+        "look at the rank that should set it: it may have taken another path; increase the timeout if it is only slow",
     )
     KEYS_IN_A_CIRCLE = about(Nothing)(
         "each rank of the cycle waits for a store key that another rank may set only after its own wait",
@@ -293,8 +278,7 @@ class Calls:
         "give both sides of a message the same tag and group",
     )
     OTHER_MESSAGE = about(Fact)(
-        "messages are matched in the order in which they are sent, and this one does not fit the tensor that receives "
-        "it",
+        "messages are matched in the order of the sends, and this one does not fit the tensor that receives it",
         "receive in the order of the sends, with the same {fact}; use tags, or send the size first",
     )
     TAGS_IGNORED = about(Nothing)(

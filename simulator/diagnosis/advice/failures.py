@@ -49,14 +49,11 @@ class Failures:
         "processes killed for lack of memory",
     )
     RAISED_IN_HOOK = about(Parameters)(
-        "a hook that the backward calls raised on {who}, because the state it keeps has another size than the "
-        "gradients have now",
-        "keep state of gradients by parameter, not by bucket index: after the first step the wrapper rebuilds its "
-        "buckets",
+        "a hook that the backward calls raised on {who}, because its state has another size than the gradients now",
+        "keep state by parameter, not by bucket index: after the first step the wrapper rebuilds its buckets",
     )
     NO_GRADIENT_IN_JOIN = about(Parameters)(
-        "{who} ran out of input before it had a sparse gradient, which torch's join needs in order to reduce it with "
-        "the others'",
+        "{who} ran out of input before it had a sparse gradient, which torch's join needs to reduce the others'",
         "use dense gradients (sparse=False), or give every rank a batch before it joins",
     )
     CALL_REFUSED = about(Fact)(
@@ -81,8 +78,7 @@ class Failures:
     )
     BACKWARD_NOT_ANNOUNCED = about(Parameters)(
         "a backward ran without a preceding forward through the wrapper",
-        "compute the loss through the wrapper, not through its inner module, once for each backward, or add losses up "
-        "and run one backward",
+        "compute the loss through the wrapper, not model.module, once for each backward, or run one backward of a sum",
     )
     BUFFERS_OVERWRITTEN = about(Parameters)(
         "a tensor that the backward needs was changed in place since the forward, as a second forward through the "
@@ -167,8 +163,7 @@ class Failures:
 
     BLOCKED_OUTSIDE = about(Nothing)(
         "it waits in a lock, a socket or native code that only another rank or process can end",
-        "use torch.distributed, or its store, to wait for other ranks; if this was only slow, increase the limit: "
-        "Budget(stuck_seconds=...)",
+        "wait for other ranks by torch.distributed; if this was only slow, increase Budget(stuck_seconds=...)",
     )
     BLOCKED_AT_LOCK = about(Nothing)(
         "it waits for a lock, or for something that Python builds from locks (an event, a queue, an executor), which "
@@ -210,8 +205,7 @@ class Failures:
         "look at its last output above; `{fact}`, if calls of different sizes may have met",
     )
     PROCESSES_HANG = about(Fact)(
-        "a rank waits for something that no other rank does, or does late; real processes cannot show which rank is "
-        "wrong",
+        "a rank waits for something that no other rank does, or does late; processes cannot show which rank is wrong",
         "`{fact}`, which simulates it and gives the reason; if that passes, use --alike here, so that ranks start with"
         " the same random numbers; if a rank was only slow, increase --timeout",
     )

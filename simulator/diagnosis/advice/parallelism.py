@@ -15,10 +15,8 @@ class Parallelism:
         "construct the wrapper on every rank, at the same point in the order of calls",
     )
     MODELS_DIFFER = about(Parameters)(
-        "the model that {who} wrapped differs from the others': in parameters, buffers, requires_grad, ignored names, "
-        "or the wrapper's options",
-        "build the same model on every rank, with the same requires_grad and ignored names, and wrap it with the same "
-        "options",
+        "the model of {who} differs from the others' in parameters, buffers, requires_grad, ignored names or options",
+        "build the same model on every rank, with the same requires_grad, ignored names and DDP options",
     )
     WRAPPERS_IN_OTHER_ORDER = about(Ranks)(
         "{who} used the wrappers in another order than the others, so a reduction or broadcast of one model meets one "
@@ -26,16 +24,13 @@ class Parallelism:
         "run forwards and backwards of several wrappers in one order on every rank; separate groups do not help",
     )
     UNUSED_ON_SOME_RANKS = about(Ranks)(
-        "{who} filled other buckets than the others: the loss left parameters out on these ranks, or used them only "
-        "there",
-        "pass find_unused_parameters=True on every rank, or let every rank's loss depend on all parameters, with a "
-        "weight of zero if necessary",
+        "{who} filled other buckets than the others: the loss left parameters out only there, or only elsewhere",
+        "pass find_unused_parameters=True on every rank, or let every loss use all parameters, some with weight zero",
     )
     BUCKET_LEFT_OUT = about(Parameters)(
         "{who} reduced the buckets before this one and continued without it: {its} loss does not depend on all of "
         "{parameters}",
-        "pass find_unused_parameters=True on every rank, or let every rank's loss depend on them, with a weight of "
-        "zero if necessary",
+        "pass find_unused_parameters=True on every rank, or let every loss use them, if only with weight zero",
     )
     REDUCED_IN_OTHER_WAY = about(Ranks)(
         "the wrapper of {who} communicates in another order than the others': its options differ "
@@ -67,8 +62,7 @@ class Parallelism:
         "step, the bucket, the result of an all_reduce); run the same forwards and backwards on every rank",
     )
     HOOK_ON_SOME_RANKS = about(RanksAndFact)(
-        "{who} reduced the bucket with a different {fact}, as a communication hook, or a model in another precision, "
-        "does",
+        "{who} reduced the bucket with a different {fact}, as by a communication hook, or a model in another precision",
         "register the same communication hook, and convert the model to the same dtype, on every rank",
     )
     BUFFERS_DIFFER = about(Ranks)(
@@ -105,10 +99,8 @@ class Parallelism:
         "give every rank a batch and do not use find_unused_parameters",
     )
     NOT_IN_JOIN = about(Ranks)(
-        "{who} ran out of input, and the join does not list the wrappers that the others used, or lists them in "
-        "another order",
-        "give Join all wrappers that communicate in the loop, in the order of use, each with its whole forward and "
-        "backward",
+        "{who} ran out of input, and the join lists other wrappers than the others used, or in another order",
+        "give Join all wrappers of the loop, in the order of use, each with its whole forward and backward",
     )
     JOINED_ON_SOME_RANKS = about(Ranks)(
         "some ranks are inside join and {who} {is} not, or {has} left it",
@@ -118,8 +110,7 @@ class Parallelism:
     # --- FSDP2, pipelines, DTensors, checkpoints and optimizers -------------------------------------------------------
 
     UNUSED_IN_UNIT = about(Parameters)(
-        "{who} {has} no gradient for {parameters} in this step, and a unit reduces only the gradients that there "
-        "are, as one tensor",
+        "{who} {has} no gradient for {parameters} in this step; a unit reduces the existing gradients as one tensor",
         "let the loss depend on all parameters of a unit on every rank, multiplied by zero where they are not "
         "needed; or use set_reduce_scatter_unused_params(True), in a torch that has it",
     )
@@ -143,18 +134,15 @@ class Parallelism:
         "loop by all_reduce(MIN), and share the value that decides a branch",
     )
     UNITS_WITHOUT_RANK = about(Ranks)(
-        "{who} ran out of input, or stopped, before the others, and a forward or backward of FSDP units needs every "
-        "rank",
-        "agree on the number of steps by all_reduce(MIN), or continue with a dummy input and a loss weight of zero: "
-        "join() does not support FSDP",
+        "{who} ran out of input, or stopped, before the others; a forward or backward of FSDP units needs all ranks",
+        "agree on the number of steps by all_reduce(MIN), or use a dummy input with a loss weight of zero, not join()",
     )
     UNITS_ALONE = about(Ranks)(
         "{who} ran a forward or backward through FSDP units that the others did not run; it needs every rank",
         "run it on every rank, in evaluation too, or gather the full state first and run another model with it",
     )
     OTHER_REDISTRIBUTION = about(Ranks)(
-        "on {who} the DTensor has other placements than on the other ranks, so unrelated parts are combined; no "
-        "backend would notice",
+        "on {who} the DTensor has other placements than on the others: unrelated parts are combined without an error",
         "give a DTensor the same placements, and make the same operations on it, on every rank of its mesh",
     )
     DTENSOR_MEETS_CALL = about(Made)(
@@ -180,18 +168,15 @@ class Parallelism:
     )
     STAGES_STOPPED = about(Ranks)(
         "{who} ran fewer steps of the schedule than the other stages, or steps with fewer micro-batches",
-        "step the schedule equally often on every rank, with the same number of micro-batches; agree on the number by "
-        "all_reduce(MIN)",
+        "step the schedule equally often on every rank, with as many micro-batches; agree on them by all_reduce(MIN)",
     )
     CHECKPOINT_THREAD = about(Ranks)(
-        "a thread that saves a checkpoint on {who} shares the group with calls of another thread, so chance decides "
-        "which calls meet",
+        "a thread that saves a checkpoint on {who} shares its group with another thread: chance decides what meets",
         "give async_save a process_group of its own (dist.new_group), or wait for the save before the next call",
     )
     CHECKPOINT_ALONE = about(Ranks)(
         "saving and loading a distributed checkpoint needs every rank, and only {who} did so",
-        "call save and load on every rank: each writes its own part; for a file of one rank use torch.save, or "
-        "no_dist=True",
+        "call save and load on every rank: each writes a part; for a file of one rank, use torch.save or no_dist=True",
     )
     OPTIMIZER_MEETS_CALL = about(Made)(
         "{who} made {operation} while the others step an optimizer that sends its updates between ranks: only some "

@@ -34,8 +34,7 @@ class Replicas:
         "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = about(Fact)(
-        "{fact} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
-        "result on others",
+        "{fact} had not been waited for: until then its tensor holds the own value on some ranks, the result on others",
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = about(Fact)(
@@ -77,8 +76,7 @@ class Replicas:
     CHANGED_BY_HAND = about(Nothing)(
         "no torch optimizer made the step in between: a step written by hand, or by another optimizer, used unequal "
         "numbers, or parameters were changed on some ranks only",
-        "compute the step from values that are equal on all ranks: the averaged gradients, one learning rate, one "
-        "state",
+        "compute the step from values that are equal on all ranks: averaged gradients, learning rate, optimizer state",
     )
     CHANGED_LAST = about(Nothing)(
         "the parameters were equal at the last comparison, and were changed once more, differently on some ranks: by a"
@@ -107,8 +105,7 @@ class Replicas:
         "divide by the number of ranks on each rank, and write the average back everywhere",
     )
     GRADIENTS_DIFFER = about(Nothing)(
-        "a synchronised backward leaves all ranks with the same gradients: some were changed afterwards, or a hook on "
-        "a parameter changed them",
+        "a synchronised backward makes gradients equal on all ranks: some were changed later, or by a parameter's hook",
         "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     BUFFERS_IN_OTHER_ORDER = about(Ranks)(
@@ -149,8 +146,7 @@ class Replicas:
         "do not use the join; let every rank make every step, with a loss weight of zero where it has no input",
     )
     JOINED_WITH_BUFFERS = about(Ranks)(
-        "{who} ran out of input, and torch's join still calls the buffer hook there, with buffers that no longer "
-        "change",
+        "{who} ran out of input, and torch's join still calls the buffer hook there, with unchanged buffers",
         "let the hook give a rank the weight zero after its loop has ended",
     )
     JOINED_DIVISOR = about(Ranks)(
@@ -201,8 +197,7 @@ class Replicas:
     # --- code that passes here, but may fail elsewhere (hazard.*) -----------------------------------------------------
 
     GROUP_ORDER = about(Fact)(
-        "ranks use groups {fact} in different orders: gloo accepts that, but NCCL can hang, because a call of one "
-        "group blocks a call of the other",
+        "ranks use groups {fact} in different orders: NCCL, unlike gloo, can hang: one group's call blocks the other's",
         "let all ranks use their groups in the same order",
     )
     NEVER_WAITED_FOR = about(Nothing)(
@@ -242,8 +237,7 @@ class Replicas:
         "if these calls are not supposed to meet, let every rank make the same calls in the same order",
     )
     SAMPLERS_OF_OTHER_EPOCHS = about(Nothing)(
-        "each rank takes its part of a different permutation, so in this epoch some samples are read twice, and others"
-        " are never read",
+        "each rank takes its part of another permutation: in this epoch some samples are read twice, others never",
         "call sampler.set_epoch(epoch) on every rank before each epoch, with the same number",
     )
     SAMPLERS_DIFFER = about(Fact)(
@@ -256,8 +250,7 @@ class Replicas:
         "give DistributedSampler the rank in the whole world, dist.get_rank(), or leave it out",
     )
     PROCESS_SHARED = about(Nothing)(
-        "ranks are threads of one process here, so each sees what another one left; in a real job each has its own "
-        "process",
+        "ranks are threads of one process here, and each sees what another left; in a real job each is a process",
         'run each rank as a process: isolation="process" (--isolation process), or run the program itself, ddpsim run '
         "FILE.py",
     )

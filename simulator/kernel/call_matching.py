@@ -17,15 +17,15 @@ from ddpsim.simulator.kernel.endings import RequestEnded, fail
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import Announce, BeginCall, CloseBatch, Issue, Missing, OpenBatch
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
 from ddpsim.simulator.waits import CallWait
 
-_ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # as in turns.py
+_ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # faster to look up, see scheduler.py
 _new = tuple.__new__
 
 
