@@ -120,8 +120,7 @@ def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
     from ddpsim.scenarios.cli.fuzz_reports import report_found
-    from ddpsim.scenarios.fuzzing.campaign import run_campaign
-    from ddpsim.scenarios.fuzzing.summary import summary
+    from ddpsim.scenarios.fuzzing.campaign import run_campaign, summary
 
     if plan.name and (status := _first_look(plan.name, plan, seconds, report)) is not None:
         return status
