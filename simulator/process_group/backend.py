@@ -69,7 +69,7 @@ from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks
 from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
 from ddpsim.simulator.replicas.replica_check import Replicas, reads_seen_first
-from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaFact
+from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replaced, Replacement

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
-from ddpsim.simulator.replicas.replica_facts import StepInputs
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import Named, StepInputs
 
 _MOST_SIDES = 8
 """Ranks that differ from this many others are put together."""

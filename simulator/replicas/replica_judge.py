@@ -31,8 +31,13 @@ from ddpsim.simulator.replicas.replica_comparison import (
     first_position,
     value_at,
 )
-from ddpsim.simulator.replicas.replica_facts import FinalParameters, ReplicaFact, ReplicaSample, WrapperProgress
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import (
+    FinalParameters,
+    Named,
+    ReplicaFact,
+    ReplicaSample,
+    WrapperProgress,
+)
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64

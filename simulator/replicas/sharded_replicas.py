@@ -23,9 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.diagnosis.replica_divergence import when_updated
-from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
-from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaSample
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import Named, NoticeReplica, ReplicaSample
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.verdict import Code
 
@@ -45,7 +43,7 @@ class _Replica(NamedTuple):
 class ShardedReplicas:
     """Compares the replicated DTensors of one execution."""
 
-    def __init__(self, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
+    def __init__(self, notice: NoticeReplica, communicated: Counter[int]) -> None:
         self._notice = notice
         self._communicated = communicated
         self._steps: Counter[tuple[int, str, bool]] = Counter()
@@ -84,7 +82,7 @@ class ShardedReplicas:
         label, is_beside = replica.group.label, replica.is_beside
         step = self._steps[rank, label, is_beside]
         moment = when_updated(label, step, is_beside=is_beside, has_ended=has_ended)
-        communicated = self._communicated.by(rank)
+        communicated = self._communicated[rank]
         key = (label, -3 if is_beside else -2)
         size = replica.group.size()
         site = None if has_ended else site_here()
