@@ -117,7 +117,7 @@ class BufferStrategies:
         if name in self._slots:
             return self._slots[name]
         if name in self._ignored:
-            raise UsageError(f"{found}, a buffer that the engine was told to ignore: take {name!r} off that list")
+            raise UsageError(f"{found}, a buffer that the engine ignores: remove {name!r} from the ignored names")
         raise UsageError(f"{found}, which is no buffer of the module{_candidates(wanted, list(self._slots))}")
 
 

@@ -213,7 +213,7 @@ class JoinCoordinator:
         if away:
             raise JoinError(
                 f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
-                "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+                "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
 

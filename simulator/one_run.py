@@ -40,9 +40,10 @@ from ddpsim.simulator.torch_version import complaint
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
-from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import listed, rank_list
+
+Transport = Memory | Gloo
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -101,7 +102,7 @@ def _run(
         kernel.run.judge = judge.take
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover, plan, director, judge)
+                ran = processes.run(kernel, mover.move, plan, director, judge)
             else:
                 ran = _as_threads(program, kernel, mover, plan, director, judge)
         except Exception as error:
@@ -203,14 +204,12 @@ def _literal(value: Any) -> str:
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
         items = [_literal(item) for item in value]
-        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+        inner = ", ".join(items)
+        in_tuple = f"({inner},)" if len(items) == 1 else f"({inner})"
+        text = "..." if "..." in items else f"[{inner}]" if type(value) is list else in_tuple
     else:
         text = "..."
     return text if len(text) <= _LONGEST_LITERAL else "..."
-
-
-def _tuple_literal(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _as_threads(

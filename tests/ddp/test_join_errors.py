@@ -395,7 +395,7 @@ def test_a_group_of_some_ranks_with_a_joined_one(members):
     texts = failing(program, 4)
     text = (
         f"JoinError: all_reduce in a group of ranks {', '.join(map(str, members))}, but rank 0 ran out of input, and "
-        "only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+        "joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
     )
     for rank in range(4):
         if rank in members[1:]:

@@ -1,4 +1,4 @@
-"""A scenario as a value to shrink: what it runs on how many ranks, and its schedule."""
+"""A scenario as a value to shrink, with the passes that make it smaller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
 
 
 def size_of(candidate: Candidate) -> Size:
-    """Return how large it is."""
+    """Return the size of a candidate: its ranks, iterations or calls, options and schedule."""
     scenario = candidate.scenario
     part = _part_of(scenario)
     if part is None:
@@ -62,7 +62,7 @@ def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
 
 
 def _part_of(scenario: Scenario) -> Declared | Program | None:
-    """Return the part of its program that can be shrunk; None for a function."""
+    """Return the training or program of a scenario, which can be shrunk; None for a function."""
     training = training_in(scenario)
     return program_in(scenario) if training is None else Declared(training, scenario.world_size, scenario.faults)
 
@@ -71,7 +71,7 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
     part = _part_of(candidate.scenario)
     assert part is not None
     for simpler in shrink_pass(part):
-        if isinstance(simpler, Declared) and not _is_possible(simpler):
+        if isinstance(simpler, Declared) and not _can_be_declared(simpler):
             continue
         made = _with_part(candidate.scenario, simpler)
         # If the oracle can judge the training, keep that: otherwise it may be a mistake that fails for another reason.
@@ -79,7 +79,7 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
             yield Candidate(made, has_own_schedule=False)
 
 
-def _is_possible(declared: Declared) -> bool:
+def _can_be_declared(declared: Declared) -> bool:
     """Return True if a file could declare it: what torch refuses fails for another reason."""
     training = declared.training
     networks = [outline(each.name, each.options) for each in training.networks] if training.needs_mesh else []
