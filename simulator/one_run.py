@@ -204,14 +204,12 @@ def _literal(value: Any) -> str:
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
         items = [_literal(item) for item in value]
-        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+        inner = ", ".join(items)
+        in_tuple = f"({inner},)" if len(items) == 1 else f"({inner})"
+        text = "..." if "..." in items else f"[{inner}]" if type(value) is list else in_tuple
     else:
         text = "..."
     return text if len(text) <= _LONGEST_LITERAL else "..."
-
-
-def _tuple_literal(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _as_threads(

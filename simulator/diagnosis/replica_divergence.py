@@ -28,7 +28,6 @@ class Occasion(Enum):
     USUAL = "usual"
     """An optimizer step, an evaluation, or a first forward."""
     MADE = "made"
-    """The wrapper was made."""
     BEGAN = "began"
     """A forward began, after a change that no optimizer step is known for."""
     BACKWARD = "backward"
@@ -42,7 +41,6 @@ class Occasion(Enum):
     AVERAGED = "averaged"
     """The program averaged parameters itself."""
     ENDED = "ended"
-    """The program returned."""
 
 
 class Moment(NamedTuple):

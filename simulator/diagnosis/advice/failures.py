@@ -138,8 +138,7 @@ class Failures:
     # --- threads of a rank (deadlock.threads, hazard.thread_error) ----------------------------------------------------
 
     LOCKS_IN_OTHER_ORDER = about(Ranks)(
-        "threads of {who} take the same locks in different orders (a lock order inversion), and each holds a lock that"
-        " another one needs",
+        "threads of {who} take locks in different orders (a lock order inversion); each holds one that another needs",
         "take the locks in one order everywhere, or use one lock instead",
     )
     LOCK_TAKEN_TWICE = about(Ranks)(
