@@ -12,7 +12,7 @@ from ddpsim.simulator.debugging.stacks import brief_stack, equal_stacks
 from ddpsim.simulator.diagnosis.deadlock import rows_of
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, table
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.verdict import Finding

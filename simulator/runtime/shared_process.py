@@ -28,7 +28,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
+from ddpsim.simulator.diagnosis.hazards import Shared, shared_process
 from ddpsim.simulator.runtime.call_sites import site_here, site_of
 from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project

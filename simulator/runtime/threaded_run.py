@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ddpsim.simulator.diagnosis.leaving_ranks import led_by
+from ddpsim.simulator.diagnosis.rank_errors import led_by
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.host import CallWatch

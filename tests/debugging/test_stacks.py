@@ -10,7 +10,7 @@ from ddpsim.simulator.debugging.answers import view_of, where_text
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.stacks import brief_stack, counted
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.runtime.call_sites import package_of
 from tests.debugging.typist import typed
 

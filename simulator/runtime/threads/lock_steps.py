@@ -62,7 +62,8 @@ class LockSteps:
 
     def __init__(self, host: LockHost) -> None:
         self._host: LockHost | None = host
-        self._is_untracked = False
+        self.is_untracked = False
+        """True while ddpsim's own code runs: its locks and threads are real, and nothing is a step."""
         self.has_external_threads: Callable[[], bool] = _none_there
         """True while there are external threads that may release what a rank waits for."""
         self.waited: list[Waited] = []
@@ -79,17 +80,10 @@ class LockSteps:
         assert self._host is not None
         return self._host
 
-    def __enter__(self) -> None:
-        """Enter a section of ddpsim's own: locks and threads made inside are real, and nothing is a step."""
-        self._is_untracked = True
-
-    def __exit__(self, *exception: object) -> None:
-        self._is_untracked = False
-
     def running(self) -> RankThread | None:
         """Return the caller's rank thread; None outside of ranks."""
         host = self._host
-        return None if host is None or self._is_untracked or not host.is_rank_thread() else host.me
+        return None if host is None or self.is_untracked or not host.is_rank_thread() else host.me
 
     def comes_from_outside(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only an external thread can release what the caller waits for, so it has to wait in real time."""

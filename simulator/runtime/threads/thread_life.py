@@ -67,7 +67,7 @@ class Threads:
 
     def __init__(self, host: LockHost, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
         """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
-        self.untracked = self.steps = LockSteps(host)
+        self.steps = LockSteps(host)
         self.steps.has_external_threads = self._has_external_threads
         self._makers = Makers(self.steps, owns_modules=owns_modules)
         self._enter = enter
@@ -197,9 +197,12 @@ class Threads:
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event that signals its start."""
-        with self.steps:
+        self.steps.is_untracked = True
+        try:
             thread._started = threading.Event()
             original(thread)
+        finally:
+            self.steps.is_untracked = False
 
     def _leave(self, me: RankThread, thread: Any) -> None:
         if not me.is_abandoned:
