@@ -87,10 +87,8 @@ class DirectedKernel(Kernel):
         if not self._is_running:
             return
         self._stop_at_call()
-        is_due = self._director.is_at_request(steps)
-        if is_due or (
-            self._me.is_main and self._director.goes_on(rank)  # a rank that had not begun when it was chosen
-        ):
+        # The second case is a rank that had not begun when it was chosen.
+        if self._director.is_at_request(steps) or (self._me.is_main and self._director.goes_on(rank)):
             self._director.stop_before(rank, f"step {steps}: rank {rank} is next")
 
     def _stop_at_call(self) -> None:
