@@ -1,4 +1,4 @@
-"""Loops that some ranks ran more often than others, and branches that only some took: counts, and deadlocks they cause."""
+"""Loops that some ranks ran more often, and branches that only some took: counts, and the deadlocks that they cause."""
 
 from __future__ import annotations
 
