@@ -458,8 +458,7 @@ def test_models_that_cannot_be_joined():
         "models has a ZeroRedundancyOptimizer, expected models of this engine only: use "
         "torch.distributed.algorithms.join.Join",
         "models has a Linear, expected models of this engine only: wrap it first",
-        "models use different process groups, expected one: construct them with one, or train them in loops of their "
-        "own",
+        "models use different process groups, expected one: construct them with one, or train them in separate loops",
         "models has one model twice: list each model once",
         "models is a DistributedDataParallel, expected several models or one in a list: give a list: Join([model])",
     ]
