@@ -43,15 +43,15 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     found = "; ".join(f"{_names(names)} on {ranks_text(ranks)}" for names, ranks in ranks_by_names.items())
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
-        "these parameters, construct the wrapper with find_unused_parameters=True; otherwise use the forward's whole "
-        "output. An exception during the backward also leaves gradients out"
+        "these parameters, use find_unused_parameters=True; otherwise use the whole output of the forward. "
+        "An exception during the backward also leaves gradients out"
     )
 
 
 def _exchange(
     missing: Sequence[str], *, key: str, own: int, members: Sequence[int], group: ProcessGroup
 ) -> dict[int, Sequence[str]]:
-    # Every rank counts its own attempts: they fail together.
+    # Every rank counts its own attempts, since all ranks fail together.
     attempt = count_up(group, f"{key}/{own}")
     post_message(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
     keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}

@@ -206,7 +206,7 @@ def _slot(module: nn.Module, name: str) -> Slot:
 
 
 def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | BufferHook:
-    # torch's reductions can be called, but are no hooks.
+    # torch's reductions are callable, but no hooks.
     if callable(hook) and not isinstance(hook, dist.ReduceOp.RedOpType):
         return hook
     names = ", ".join(repr(strategy.value) for strategy in Strategy)

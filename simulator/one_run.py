@@ -244,8 +244,8 @@ def _as_threads(
     host = execution.host
     session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
     if director is not None:
-        director.opener = session_host
-        host.prompt_server.read_by(director.read)
+        director.open_debugger = session_host.stop
+        host.prompt_server.reader = director.read
     backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(session_host))

@@ -43,7 +43,7 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import unlike_seed
 
 _GROUP_SECONDS = 1800
 """gloo's time-out, also for new groups: longer than any time-out of ddpsim."""

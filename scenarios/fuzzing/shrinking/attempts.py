@@ -20,7 +20,7 @@ from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.shrinking.greedy import Attempt, Failure
-from ddpsim.simulator.shrinking.schedule_passes import stripped
+from ddpsim.simulator.shrinking.shrunk_schedule import stripped
 
 _EXPLORED = 20
 _WALKS = 4

@@ -15,7 +15,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.simulator.programs.program import Program
-from ddpsim.simulator.shrinking import program_passes, schedule_passes
+from ddpsim.simulator.shrinking import program_passes, shrunk_schedule
 from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
 from ddpsim.simulator.shrinking.program_passes import size_of as size_of_program
 
@@ -58,7 +58,7 @@ def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
             training_passes.PASSES if isinstance(part, Declared) else program_passes.PASSES
         )
         passes = [partial(_other_parts, shrink_pass) for shrink_pass in of_part]
-    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
+    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in shrunk_schedule.PASSES)]
 
 
 def _part_of(scenario: Scenario) -> Declared | Program | None:
@@ -112,6 +112,6 @@ def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
         yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _other_choices(shrink_pass: ShrinkPass[schedule_passes.Choices], candidate: Candidate) -> Iterator[Candidate]:
+def _other_choices(shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: Candidate) -> Iterator[Candidate]:
     for simpler in shrink_pass(candidate.scenario.choices):
         yield Candidate(replace(candidate.scenario, choices=simpler))
