@@ -56,7 +56,7 @@ def test_the_text_of_a_hang():
         "    stack",
         '      File "train.py", line 7, in step',
         "        model(batch)",
-        "  cause   a rank waits for something that no other rank does, or does late; real processes cannot show which "
+        "  cause   a rank waits for something that no other rank does, or does late; processes cannot show which "
         "rank is wrong",
         "  try     `ddpsim run x`, which simulates it and gives the reason; if that passes, use --alike here, so that "
         "ranks start with the same random numbers; if a rank was only slow, increase --timeout",
