@@ -26,13 +26,13 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.rank_processes.messages import Ask, Message, Outcome, Say
 
 Known = tuple[tuple[int, Outcome], ...]
-"""What a rank is told, by handle."""
+"""Results that an answer carries, by the handle of the call."""
 
 _IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
-"""Requests that are only ever answered in the rank's turn, by an answer that brings completions."""
+"""Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
 
 _ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
-"""Those that may be answered before."""
+"""Requests that may be answered before the rank has the baton."""
 
 
 class Completions:
@@ -40,11 +40,11 @@ class Completions:
 
     def __init__(self) -> None:
         self._outcomes: dict[int, Outcome] = {}
-        """Those that the rank does not know, by handle, in the order in which calls met."""
+        """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._due: set[int] = set()
-        """Those that the kernel would have delivered by now. Only asked about."""
+        """The handles of results that the kernel would have delivered by now."""
         self._watched: set[int] = set()
-        """The calls on which something hangs, until they are delivered. Only asked about."""
+        """The handles of undelivered calls on which a future depends."""
 
     def add(self, handle: int, outcome: Outcome) -> None:
         """Record the result of a call that is complete."""

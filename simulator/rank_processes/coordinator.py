@@ -1,7 +1,7 @@
 """The coordinator: runs the rank processes in the order that the kernel chooses.
 
-One rank has the baton, and its messages are handled. Messages of other ranks wait in their inboxes until those ranks
-have the baton. `speculation.py` says which ranks may compute before that.
+One rank has the baton, the right to run, and its messages are handled. Messages of other ranks wait in their inboxes
+until those ranks have the baton. `speculation.py` decides which ranks may compute before that.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Known
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
-from ddpsim.simulator.rank_processes.inbox import Entry, Inbox
+from ddpsim.simulator.rank_processes.inbox import Entry, Inbox, MoveData, PostedCalls
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
     AwaitTurn,
     Broke,
-    Count,
     CountTasks,
     GiveUpRequest,
     Post,
@@ -55,7 +54,6 @@ from ddpsim.simulator.rank_processes.messages import (
     Turn,
     Watch,
 )
-from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
@@ -64,7 +62,7 @@ _DELIVERED = Delivered()
 _WATCH_SECONDS = 0.05
 
 _LAST_WORD_SECONDS = 30.0
-"""How long a rank may take to pack what its program returned."""
+"""The time that a rank has to pickle the result of its program."""
 
 
 class Coordinator:
@@ -92,13 +90,13 @@ class Coordinator:
         self._children = children
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
-        """How the processes of ranks ended that did not say so themselves."""
+        """How the processes ended that sent no last message, by rank."""
         self._are_programs = are_programs
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
         self._presses = 0
-        """Of Ctrl-C, that were heeded."""
+        """The number of times that Ctrl-C has been handled."""
         self._inboxes = [Inbox(child) for child in children]
         self._desk = DebuggerDesk(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
         self._posted = PostedCalls(self._inboxes, move_data)
@@ -116,8 +114,6 @@ class Coordinator:
         while answer is not None:
             answer = self._carry_out(answer)
 
-    # --- answers ------------------------------------------------------------------------------------------------------
-
     def _carry_out(self, answer: Answer) -> Answer | None:
         """Carry out an answer of the kernel; return the next one, or None once all ranks have ended."""
         if isinstance(answer, Switch):
@@ -127,7 +123,9 @@ class Coordinator:
         if isinstance(answer, LookOutside):
             return self._kernel.reply(Looked(woke_somebody=False))
         mine = self._mine
-        if isinstance(answer, Deliver) and not self._hangs_on(mine, answer.handle):
+        if isinstance(answer, Deliver) and not (
+            mine.completions.is_watched(answer.handle) or self._me.rank.has_started_threads
+        ):
             mine.completions.postpone(answer.handle)
             return self._kernel.reply(_DELIVERED)
         if isinstance(answer, TellStack) and mine.handled is not None and mine.handled.is_answered:
@@ -143,7 +141,7 @@ class Coordinator:
         return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
 
     def _leave_behind(self, inbox: Inbox) -> None:
-        """Handle a rank that has given the baton to another rank: it may speculate, or its process may be gone."""
+        """Handle a rank that does not have the baton: it may speculate, or its process may be gone."""
         running = self._kernel.run.running
         if running is not None and running.rank_number == inbox.child.rank:
             return
@@ -152,11 +150,8 @@ class Coordinator:
         else:
             self._speculation.let_go_on(inbox)
 
-    def _hangs_on(self, inbox: Inbox, handle: int) -> bool:
-        """True if the rank must receive a completion exactly where the kernel delivers it."""
-        return inbox.completions.is_watched(handle) or self._me.rank.has_started_threads
-
     def _let_go_on(self, answer: Answer, error: Exception | None = None) -> None:
+        """Send an answer, or an error of the kernel, to the running rank, unless the rank has been answered already."""
         mine = self._mine
         entry, mine.handled = mine.handled, None
         if entry is None or not entry.is_answered:
@@ -180,12 +175,10 @@ class Coordinator:
                 self._speculation.let_go_on(self._inboxes[rank])
         return answer
 
-    # --- messages -----------------------------------------------------------------------------------------------------
-
     @property
     def _me(self) -> Task:
         me = self._kernel.run.running
-        assert me is not None, "nobody has the baton"
+        assert me is not None, "no task has the baton"
         return me
 
     @property
@@ -225,7 +218,7 @@ class Coordinator:
         elif isinstance(message, AwaitTurn):
             self._send(self._turn(GO_ON))
         elif isinstance(message, CountTasks):
-            self._send(Count(self._kernel.run.started))
+            self._send(self._kernel.run.started)
         elif isinstance(message, Watch):
             self._send(Seen(mine.completions.watch(message.handle)))
         elif isinstance(message, GiveUpRequest):
@@ -250,7 +243,7 @@ class Coordinator:
                 self._kernel.drop()
             self._send(self._turn(UNWIND))
         elif isinstance(message, CountTasks):
-            self._send(Count(0))
+            self._send(0)
         elif isinstance(message, Watch):
             self._send(Seen(None))
         return None
@@ -271,7 +264,7 @@ class Coordinator:
     def _finish(self, request: Finish) -> Answer:
         rank = self._me.rank
         answer = self._kernel.handle(request)
-        if rank.main.is_finished and len(rank.tasks) == 1:  # else there are threads of it to be unwound
+        if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
             self._inboxes[rank.rank].handled = None
             self._inboxes[rank.rank].answer(Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
         return answer
@@ -282,7 +275,7 @@ class Coordinator:
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._move(answer)
-        # Anything else than GoOn its next request is answered by, too.
+        # An answer other than GoOn is also the answer to the rank's next request.
 
     def _break_off(self, message: Broke) -> None:
         life = self._kernel.run.life
@@ -306,8 +299,6 @@ class Coordinator:
             self.raisers.append(child.rank)
         return self._kernel.lose(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at))
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
     def _next_entry(self, mine: Inbox) -> Entry | None:
         """Return the next message of the running task's process; None if the process is gone."""
         since = self._watchdog.clock.now()
@@ -330,12 +321,7 @@ class Coordinator:
         self._desk.serve(inbox)
         if inbox.is_gone:
             self._poll.unregister(inbox.child.channel.fileno())
-        if inbox.child.rank == self._me.rank_number:
-            return
-        if inbox.is_lost:
-            self._lose(inbox)
-        else:
-            self._speculation.let_go_on(inbox)
+        self._leave_behind(inbox)
 
     def _heed_ctrl_c(self) -> None:
         """Unwind the ranks at the first Ctrl-C; kill them at the second one."""
@@ -363,7 +349,7 @@ class Coordinator:
                 child.kill()
             self._heed_ctrl_c()
         if child.ended is None:
-            self.lost[child.rank] = f"{child.how_it_ended()} before it could say what came of its program"
+            self.lost[child.rank] = f"{child.how_it_ended()} before it reported its result"
             has_returned = self._kernel.run.ranks[child.rank].main.state is State.RETURNED
             if has_returned and child.rank not in self.raisers:
                 self.raisers.append(child.rank)

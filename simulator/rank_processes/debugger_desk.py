@@ -23,6 +23,7 @@ from ddpsim.simulator.kernel.states import Ending, Phase
 from ddpsim.simulator.rank_processes.debugger_messages import (
     Closed,
     DebuggerMessage,
+    DebuggerReply,
     Direct,
     Look,
     Looked,
@@ -30,8 +31,6 @@ from ddpsim.simulator.rank_processes.debugger_messages import (
     ReadLine,
     Show,
     Tell,
-    Told,
-    Typed,
     VisitRank,
 )
 from ddpsim.simulator.rank_processes.inbox import Inbox
@@ -94,7 +93,7 @@ class DebuggerDesk:
         elif isinstance(message, Direct):
             inbox.answer(self._direct(inbox.child.rank, message.command))
         elif isinstance(message, Breakpoints):
-            put(message)  # for the runs that come after this one, too
+            put(message)  # for later runs, too
             for other in self._inboxes:
                 if other is not inbox:
                     other.answer(message)
@@ -103,29 +102,25 @@ class DebuggerDesk:
     def _is_over(self) -> bool:
         return self._ctrl_c.is_pressed or self._kernel.run.life.phase is not Phase.RUNNING
 
-    # --- the terminal -------------------------------------------------------------------------------------------------
-
-    def _typed(self, text: str) -> Typed:
+    def _typed(self, text: str) -> DebuggerReply:
         if self._is_over:
-            return Typed(None, is_over=True)
+            return DebuggerReply(is_over=True)
         try:
             with self._ctrl_c.raising():
-                return Typed(self._read(text, self._terminal()))
+                return DebuggerReply(self._read(text, self._terminal()))
         except EOFError:
-            return Typed(None)
+            return DebuggerReply(None)
         except UsageError as error:
-            return Typed(None, problem=str(error))
-        except KeyboardInterrupt:  # which the coordinator heeds
-            return Typed(None, is_over=True)
+            return DebuggerReply(problem=str(error))
+        except KeyboardInterrupt:  # the coordinator has counted it
+            return DebuggerReply(is_over=True)
 
     def _terminal(self) -> Streams:
         if self._streams is None:
             self._streams = terminal_streams()
         return self._streams
 
-    # --- all ranks ----------------------------------------------------------------------------------------------------
-
-    def _told(self, inbox: Inbox, message: Tell) -> Told:
+    def _told(self, inbox: Inbox, message: Tell) -> DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
         if message.topic in _WITH_STACKS:
             stacks |= {
@@ -135,16 +130,14 @@ class DebuggerDesk:
             }
         view = view_of(self._kernel.run, inbox.child.rank, _places(stacks), stacks)
         try:
-            return Told(answer(message.topic, message.argument, view))
+            return DebuggerReply(answer(message.topic, message.argument, view))
         except CannotError as error:
-            return Told(problem=str(error))
+            return DebuggerReply(problem=str(error))
 
     def _has_program(self, inbox: Inbox) -> bool:
-        """True for a rank that has begun and has not ended."""
+        """Return whether the program of a rank has begun and not ended."""
         has_begun = inbox.handled is None or inbox.handled.message is not None
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
-
-    # --- other ranks --------------------------------------------------------------------------------------------------
 
     def _visit(self, rank: int) -> Visited | None:
         if problem := why_not_visited(self._kernel.run, rank, lambda: self._has_program(self._inboxes[rank])):
@@ -158,18 +151,16 @@ class DebuggerDesk:
                     return None if self._is_over else Visited(looked.then)
         return Visited(problem=f"the process of rank {rank} is gone")
 
-    # --- going on -----------------------------------------------------------------------------------------------------
-
-    def _direct(self, rank: int, command: str) -> Told:
+    def _direct(self, rank: int, command: str) -> DebuggerReply:
         if self._director is None:
-            return Told(problem=NOT_DIRECTED.format(command.split()[0]))
+            return DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
         try:
-            return Told(self._director.obey(command, rank, self._kernel.run, lambda: self._kernel.choices))
+            return DebuggerReply(self._director.obey(command, rank, self._kernel.run, lambda: self._kernel.choices))
         except CannotError as error:
-            return Told(problem=str(error))
+            return DebuggerReply(problem=str(error))
         except GoBackError as error:
             self._kernel.run.life.break_off(error, rank)
-            return Told(is_over=True)
+            return DebuggerReply(is_over=True)
 
     def stop(self, rank: int, header: str) -> None:
         """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""

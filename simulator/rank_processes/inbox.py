@@ -1,11 +1,17 @@
-"""The queue of a rank's messages that are not handled yet."""
+"""The queue of a rank's messages that are not handled yet, and the calls of ranks whose data has not moved yet."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
+from typing import Any
 
+from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.kernel.answers import Move
+from ddpsim.simulator.kernel.requests import Moved
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.completions import Completions
 from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
@@ -16,26 +22,32 @@ from ddpsim.simulator.rank_processes.messages import (
     Ended,
     Exits,
     Message,
+    Outcome,
     Say,
     Watch,
     Written,
 )
+from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
+from ddpsim.simulator.transport.payload import Payload
+
+MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
+"""The function `move` of a transport."""
 
 _WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
-"""After these a rank waits for an answer."""
+"""The messages after which a rank waits for an answer."""
 
 
 class Entry:
-    """A message, and how far it is handled."""
+    """A message in a queue."""
 
     __slots__ = ("is_answered", "message", "written")
 
     def __init__(self, message: Message | None, written: Written, *, is_answered: bool = False) -> None:
         self.message = message
-        """None stands for the beginning of the rank."""
+        """The message; None for the beginning of the rank."""
         self.written = written
         self.is_answered = is_answered
-        """The rank knows already what the kernel is going to say."""
+        """True if the rank has received its answer before the kernel has given it."""
 
 
 class Inbox:
@@ -45,17 +57,17 @@ class Inbox:
         self.child = child
         self.completions = Completions()
         self.last_posted = 0
-        """The handle of the latest call that the kernel has."""
+        """The handle of the rank's latest call in the kernel."""
         self.entries: deque[Entry] = deque()
-        """In the order in which they were said."""
+        """The messages in the order of sending."""
         self.debugger: deque[DebuggerMessage] = deque()
-        """What a debugger in the rank has said, which is served at once."""
+        """The messages of a debugger in the rank, which are served at once."""
         self.handled: Entry | None = Entry(None, Written(0, 0))
-        """What the kernel serves, until it has said all that ends it."""
+        """The message that the kernel serves, until its last answer."""
         self.is_gone = False
-        """Its process is; what it has said before is served all the same."""
+        """The process has ended; its earlier messages are still served."""
         self.ran_too_far = False
-        """It ran ahead on a way that it would not have gone: nobody hears what it says until it is told to leave."""
+        """The rank has computed past the point where the run stops: its messages are dropped until it leaves."""
 
     def read(self) -> None:
         """Read the messages that have arrived, or notice that the channel is closed."""
@@ -64,9 +76,9 @@ class Inbox:
             channel.read()
         except EOFError:
             self.is_gone = True
-        while (said := channel.take()) is not None:
-            message, written = said
-            if isinstance(message, Ended):  # for later questions on how the rank ended
+        while (received := channel.take()) is not None:
+            message, written = received
+            if isinstance(message, Ended):
                 self.child.ended = message
             elif isinstance(message, Exits):
                 self.child.exited_at = message.site
@@ -98,7 +110,53 @@ class Inbox:
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 stream.flush()
 
-    def answer(self, turn: object) -> None:
+    def answer(self, value: object) -> None:
         """Send a value to the rank."""
-        with suppress(OSError):  # it is gone, which is noticed when its next message is read
-            self.child.channel.send(turn)
+        with suppress(OSError):  # the rank is gone, which is noticed when its next message is read
+            self.child.channel.send(value)
+
+
+class _Posted:
+    """A call that a rank has made, in the form that a transport needs."""
+
+    __slots__ = ("call", "parcel", "payload")
+
+    def __init__(self, call: Call, parcel: Parcel) -> None:
+        self.call = call
+        self.parcel = parcel
+        self.payload: Payload | None = None
+        """The tensors in shared memory, set while they are moved."""
+
+
+class PostedCalls:
+    """The calls of all ranks whose data has not moved yet."""
+
+    def __init__(self, inboxes: Sequence[Inbox], move_data: MoveData) -> None:
+        self._inboxes = inboxes
+        self._move_data = move_data
+        self._posted: dict[tuple[int, int], _Posted] = {}
+        """The calls by rank and handle."""
+
+    def add(self, rank: int, handle: int, call: Call, parcel: Parcel) -> None:
+        """Record a call that a rank has made."""
+        self._posted[rank, handle] = _Posted(call, parcel)
+        self._inboxes[rank].last_posted = handle
+
+    def move(self, move: Move) -> Moved:
+        """Move the data of a complete call, and record the result for each rank."""
+        posted = [self._posted.pop(name) for name in move.calls]
+        for (rank, _), each in zip(move.calls, posted, strict=True):
+            each.payload = self._inboxes[rank].child.arena.unpack(each.parcel)
+        error = self._move_data(move.signature, posted, move.members)
+        first = posted[0].call
+        is_message = first.peer is not None
+        for (rank, handle), each in zip(move.calls, posted, strict=True):
+            assert each.payload is not None
+            outcome = Outcome(
+                error and copy(error),
+                first.rank if is_message else None,
+                move.members if is_message else (),
+                left_over(each.payload),
+            )
+            self._inboxes[rank].completions.add(handle, outcome)
+        return Moved(None if error is None else str(error))

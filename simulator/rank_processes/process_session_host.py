@@ -1,4 +1,4 @@
-"""Connects a debugger in a rank's process to the coordinator, which has the terminal and knows the other ranks."""
+"""Connects a debugger in a rank's process to the coordinator, which has the terminal and all other ranks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.rank_processes.debugger_messages import (
     Closed,
+    DebuggerReply,
     Direct,
     Look,
     Looked,
@@ -23,8 +24,6 @@ from ddpsim.simulator.rank_processes.debugger_messages import (
     ReadLine,
     Show,
     Tell,
-    Told,
-    Typed,
     VisitRank,
 )
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
@@ -34,18 +33,18 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class ProcessSessionHost:
-    """The connection of one rank."""
+    """The connection of one rank's debuggers to the coordinator."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
-        """`await_turn` waits until the rank has the baton, if it may run ahead."""
+        """`await_turn` waits until the rank has the baton (the right to run), if it may compute without it."""
         self._host = host
         self._own_channel = channel
         self._await_turn = await_turn
         self._frame: FrameType | None = None
-        """Where a debugger has the word: the frames above are its own."""
+        """The frame at which a debugger is open; frames above it belong to the debugger."""
         self._is_visited = False
         self._breakpoints = Breakpoints()
-        """Those that hold in all ranks."""
+        """The breakpoints that are set in all ranks."""
         self._process = os.getpid()
 
     def who(self) -> str:
@@ -59,13 +58,12 @@ class ProcessSessionHost:
 
     def _me(self) -> RankThread | None:
         running = self._host.baton.running
-        return (
-            running if running is not None and running.ident == get_ident() and os.getpid() == self._process else None
-        )
+        is_here = running is not None and running.ident == get_ident() and os.getpid() == self._process
+        return running if is_here else None
 
     @contextmanager
     def opened(self, frame: FrameType | None) -> Iterator[None]:
-        """While a debugger has the word, in which nothing communicates."""
+        """Mark a debugger as open in the `with` block, in which the program cannot communicate."""
         me = self._me()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
@@ -83,13 +81,13 @@ class ProcessSessionHost:
 
     def read(self, text: str, streams: tuple[Any, Any]) -> str:
         """Have the coordinator read a line."""
-        typed: Typed = self._own_channel.exchange(ReadLine(text))
-        self._check(is_over=typed.is_over)
-        if typed.problem:
-            raise UsageError(typed.problem)
-        if typed.line is None:
+        reply: DebuggerReply = self._own_channel.exchange(ReadLine(text))
+        self._check(is_over=reply.is_over)
+        if reply.problem:
+            raise UsageError(reply.problem)
+        if reply.text is None:
             raise EOFError
-        return typed.line
+        return reply.text
 
     def show(self, text: str, streams: tuple[Any, Any]) -> None:
         """Have the coordinator show a text."""
@@ -100,20 +98,16 @@ class ProcessSessionHost:
             self._host.kernel.run.life.stop(Ending.INTERRUPTED)
             raise RankUnwound
 
-    # --- all ranks ----------------------------------------------------------------------------------------------------
-
     def tell(self, topic: Topic, argument: str) -> str:
         """Return information on all ranks."""
         return self._told(Tell(topic, argument, stack_text(self._frame)))
 
     def _told(self, asked: Tell | Direct) -> str:
-        told: Told = self._own_channel.exchange(asked)
-        self._check(is_over=told.is_over)
-        if told.problem:
-            raise CannotError(told.problem)
-        return told.text
-
-    # --- other ranks --------------------------------------------------------------------------------------------------
+        reply: DebuggerReply = self._own_channel.exchange(asked)
+        self._check(is_over=reply.is_over)
+        if reply.problem:
+            raise CannotError(reply.problem)
+        return reply.text or ""
 
     def visit(self, rank: int) -> Visited:
         """Open a debugger in another rank, in its process."""
@@ -127,21 +121,16 @@ class ProcessSessionHost:
             put(asked)
             self._breakpoints = asked
             self._heed_breakpoints()
-        else:
-            self._be_visited()
-
-    def _be_visited(self) -> None:
+            return
         then = ""
         self._is_visited = True
         try:
             then = made_for(self)().look()
-        except RankUnwound:  # the answer that the rank waits for says so, too
+        except RankUnwound:  # the answer that the rank waits for repeats that
             pass
         finally:
             self._is_visited = False
             self._own_channel.send(Looked(then))
-
-    # --- breakpoints --------------------------------------------------------------------------------------------------
 
     def share_breakpoints(self) -> None:
         """Set the breakpoints of this process in all ranks."""
@@ -151,13 +140,11 @@ class ProcessSessionHost:
             self._heed_breakpoints()
 
     def _heed_breakpoints(self) -> None:
-        """In the thread that runs the program; it sleeps if another one is here."""
+        """Set the breakpoints in the program's main thread, too, which sleeps if another thread runs here."""
         main, heed = self._host.ranks[0].main, made_for(self).heed_breakpoints
         if main.ident != get_ident() and not main.is_finished:
             main.have_done(heed)
         heed()
-
-    # --- going on -----------------------------------------------------------------------------------------------------
 
     def direct(self, command: str) -> str:
         """Choose how the run continues."""

@@ -1,8 +1,7 @@
-"""Values of a user's program on their way from a rank: what it returned, and what it raised.
+"""Pickles values of a user's program that a rank sends: its return value and its exception.
 
-They are pickled. A class that pickle would not find, as of a test's own body, is named by its place in memory: where it
-was there before the rank was forked, it has the same place in both processes. The reader takes it only from among the
-classes that it has, and only under the same name.
+A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A class
+from before the fork has the same address in both processes. The reader accepts only classes that it has.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """The value. Raises what pickle does where something of it is not here."""
+    """Unpickle a value. Raises pickle's error if a class or function is missing here."""
     return _Unpickler(io.BytesIO(data)).load()
 
 
