@@ -1,7 +1,7 @@
 """The one table of operations: what torch.distributed and its process groups have, and what each operation is.
 
 Whoever lists operations reads it, and what cannot stand in a pure table is a dict keyed by one of its enums, or by the
-names in it: how data moves (transport/memory.py), what gloo is handed (transport/gloo_calls.py), what a rank of a
+names in it: how data moves (transport/memory.py), what gloo is handed (transport/gloo.py), what a rank of a
 program does (scenarios/ranks/calls.py). The engine in `ddp` knows no simulator and has a list of its own.
 tests/architecture/test_operations.py holds all of them to this table, and says which lacks what.
 """

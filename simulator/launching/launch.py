@@ -83,7 +83,7 @@ class Launch:
         if isinstance(message, Started):
             channel, arena, output, errors, stack, exit_file = files
             end = Channel(socket.socket(fileno=channel))
-            made = Files((output, errors, stack))
+            made = Files(output, errors, stack)
             self.children.append(Child(len(self.children), message.pid, end, Arena(file=arena), made))
             self._exit_files.append(exit_file)
             self._guardian.guard(message.pid)

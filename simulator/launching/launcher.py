@@ -95,7 +95,7 @@ class RankPopen:
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
         mine, theirs = Channel.pair()
-        arena_file, files = os.memfd_create("arena"), Files()
+        arena_file, files = os.memfd_create("arena"), Files.opened()
         arena = Arena(file=arena_file)
         self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
         self.sentinel, writing = os.pipe()

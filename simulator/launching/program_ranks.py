@@ -44,7 +44,7 @@ class _Coming(NamedTuple):
             channel, theirs = Channel.pair()
             made.callback(channel.close)
             made.callback(theirs.close)
-            files = Files()
+            files = Files.opened()
             made.callback(files.close)
             arena_file = os.memfd_create("arena")
             made.callback(os.close, arena_file)

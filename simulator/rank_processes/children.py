@@ -230,7 +230,7 @@ def fork_ranks(config: ProcessConfig) -> list[Child]:
 def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
-    files = Files()
+    files = Files.opened()
     with warnings.catch_warnings():
         # Python 3.12 warns of a fork in a process with threads, which a test session may have.
         warnings.simplefilter("ignore", DeprecationWarning)

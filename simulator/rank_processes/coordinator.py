@@ -38,9 +38,8 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.completions import Known
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
-from ddpsim.simulator.rank_processes.inbox import Entry, Inbox, MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.inbox import Entry, Inbox, Known, MoveData, PostedCalls
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
     AwaitTurn,
@@ -54,6 +53,7 @@ from ddpsim.simulator.rank_processes.messages import (
     Turn,
     Watch,
 )
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
@@ -72,18 +72,13 @@ class Coordinator:
         self,
         kernel: Kernel,
         children: Sequence[Child],
+        config: ProcessConfig,
         *,
         move_data: MoveData,
         ctrl_c: CtrlC,
-        is_speculative: bool = False,
-        are_programs: bool = False,
-        director: Director | None = None,
+        director: Director | None,
     ) -> None:
-        """`is_speculative`: ranks compute in parallel where the answers that they will get are certain.
-
-        `are_programs`: a rank that ends its process with status 0 has succeeded, as for torchrun. `director` controls a
-        run that is debugged from its beginning.
-        """
+        """`director` controls a run that is debugged from its beginning."""
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
@@ -91,7 +86,8 @@ class Coordinator:
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
         """How the processes ended that sent no last message, by rank."""
-        self._are_programs = are_programs
+        self._are_programs = config.is_program
+        """A rank that ends its process with status 0 has succeeded, as under torchrun."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
@@ -100,7 +96,7 @@ class Coordinator:
         self._inboxes = [Inbox(child) for child in children]
         self._desk = DebuggerDesk(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
         self._posted = PostedCalls(self._inboxes, move_data)
-        self._speculation = Speculation(kernel, is_allowed=is_speculative)
+        self._speculation = Speculation(kernel, is_allowed=config.is_speculative)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
         self._poll = select.poll()
         for file in self._by_file:

@@ -64,20 +64,18 @@ def _is_code(path: Any, mode: Any, flags: int) -> bool:
 
 def _watch_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
     """Call `wait` before functions of `os`."""
-    for name in names:
-        original = getattr(os, name)
-        watched = _after(wait, original)
-        Replaced().put(os, name, watched)
+
+    def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def watched(*arguments: Any, **options: Any) -> Any:
+            wait()
+            return original(*arguments, **options)
+
+        watched.__module__ = os.__name__  # so that pickle finds it
         for supports in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
             if original in supports:
                 supports.add(watched)
+        return watched
 
-
-def _after(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def watched(*arguments: Any, **options: Any) -> Any:
-        wait()
-        return original(*arguments, **options)
-
-    watched.__module__ = os.__name__  # so that pickle finds it
-    return watched
+    for name in names:
+        Replaced().replace(os, name, waiting)

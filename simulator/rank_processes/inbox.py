@@ -1,19 +1,38 @@
-"""The queue of a rank's messages that are not handled yet, and the calls of ranks whose data has not moved yet."""
+"""The state that the coordinator keeps for each rank: unhandled messages, results that the rank lacks, calls to move.
+
+Note [Results that an answer carries]. A rank that speculates is answered before the kernel has reached its request, so
+the results in an answer must not depend on the time of sending. If no future depends on a completion, the rank sees it
+only in its tensors, which it may use again after the wait. So an answer to a wait carries the results that the rank
+waited for, and all that were complete before them. An answer before a call carries none. Other answers are sent only
+while the rank has the baton, and carry all that the kernel would have delivered by then. If a future that the program
+can see depends on a completion, the result is delivered where the kernel says, and until then the rank does not
+speculate.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.answers import Move
-from ddpsim.simulator.kernel.requests import Moved
+from ddpsim.simulator.kernel.answers import Answer, Deliver, GoOn, Move
+from ddpsim.simulator.kernel.requests import (
+    BeginCall,
+    Block,
+    Checkpoint,
+    IsComplete,
+    Moved,
+    Poll,
+    Sleep,
+    StoreOperation,
+    WaitFor,
+)
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.completions import Completions
 from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
@@ -37,17 +56,15 @@ _WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
 """The messages after which a rank waits for an answer."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A message in a queue."""
 
-    __slots__ = ("is_answered", "message", "written")
-
-    def __init__(self, message: Message | None, written: Written, *, is_answered: bool = False) -> None:
-        self.message = message
-        """The message; None for the beginning of the rank."""
-        self.written = written
-        self.is_answered = is_answered
-        """True if the rank has received its answer before the kernel has given it."""
+    message: Message | None
+    """The message; None for the beginning of the rank."""
+    written: Written
+    is_answered: bool = False
+    """True if the rank has received its answer before the kernel has given it."""
 
 
 class Inbox:
@@ -116,16 +133,14 @@ class Inbox:
             self.child.channel.send(value)
 
 
+@dataclass(slots=True, eq=False)
 class _Posted:
     """A call that a rank has made, in the form that a transport needs."""
 
-    __slots__ = ("call", "parcel", "payload")
-
-    def __init__(self, call: Call, parcel: Parcel) -> None:
-        self.call = call
-        self.parcel = parcel
-        self.payload: Payload | None = None
-        """The tensors in shared memory, set while they are moved."""
+    call: Call
+    parcel: Parcel
+    payload: Payload | None = None
+    """The tensors in shared memory, set while they are moved."""
 
 
 class PostedCalls:
@@ -160,3 +175,88 @@ class PostedCalls:
             )
             self._inboxes[rank].completions.add(handle, outcome)
         return Moved(None if error is None else str(error))
+
+
+Known = tuple[tuple[int, Outcome], ...]
+"""Results that an answer carries, by the handle of the call."""
+
+_IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
+"""Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
+
+_ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
+"""Requests that may be answered before the rank has the baton."""
+
+
+class Completions:
+    """The results that one rank has not received yet."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[int, Outcome] = {}
+        """The results that the rank has not received, by handle, in the order in which calls completed."""
+        self._due: set[int] = set()
+        """The handles of results that the kernel would have delivered by now."""
+        self._watched: set[int] = set()
+        """The handles of undelivered calls on which a future depends."""
+
+    def add(self, handle: int, outcome: Outcome) -> None:
+        """Record the result of a call that is complete."""
+        self._outcomes[handle] = outcome
+
+    def watch(self, handle: int) -> Outcome | None:
+        """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
+        if handle in self._due:
+            self._due.remove(handle)
+            return self._outcomes.pop(handle)
+        self._watched.add(handle)
+        return None
+
+    @property
+    def has_watched(self) -> bool:
+        """True while a future depends on a call that is not delivered."""
+        return bool(self._watched)
+
+    def is_watched(self, handle: int) -> bool:
+        """True if a future depends on this call and the call is not delivered."""
+        return handle in self._watched
+
+    def postpone(self, handle: int) -> None:
+        """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
+        if handle in self._outcomes:
+            self._due.add(handle)
+
+    def brought_by(self, answer: Answer, message: Message | None, *, by_turns: bool) -> Known:
+        """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
+        if isinstance(answer, Deliver):
+            return self.deliver(answer.handle)
+        if message is None or isinstance(message, Say):
+            return self.all_due()
+        request = message.request if isinstance(message, Ask) else None
+        if isinstance(request, _IN_TURN):
+            return self.all_due()
+        if self._watched or by_turns:
+            return self.all_due() if isinstance(request, _ALSO_BEFORE) else ()
+        if not isinstance(request, WaitFor):
+            return ()
+        return self.up_to(request.handles) if isinstance(answer, GoOn) and answer.value else self.all_due()
+
+    def deliver(self, handle: int) -> Known:
+        """The kernel delivers a call: return the results that were due before, then the result of this call."""
+        return (*self.all_due(), *self._taken([handle]))
+
+    def all_due(self) -> Known:
+        """Return the results that the kernel would have delivered by now."""
+        return self._taken([handle for handle in self._outcomes if handle in self._due])
+
+    def up_to(self, waited: Sequence[int]) -> Known:
+        """Return the results that a rank waited for, and all that were complete before them."""
+        known = list(self._outcomes)
+        last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
+        return self._taken(known[: last + 1])
+
+    def _taken(self, handles: Iterable[int]) -> Known:
+        taken = []
+        for handle in handles:
+            self._due.discard(handle)
+            self._watched.discard(handle)
+            taken.append((handle, self._outcomes.pop(handle)))
+        return tuple(taken)

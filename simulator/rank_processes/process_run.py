@@ -61,10 +61,9 @@ class ProcessRun:
         self._coordinator = Coordinator(
             self._kernel,
             self._children,
+            self._config,
             move_data=self._move_data,
             ctrl_c=ctrl_c,
-            is_speculative=self._config.is_speculative,
-            are_programs=self._config.is_program,
             director=self._director,
         )
         try:

@@ -6,7 +6,8 @@ import os
 import pickle
 import re
 import signal
-from typing import NoReturn
+from contextlib import ExitStack
+from typing import NamedTuple, NoReturn
 
 from ddpsim.simulator.errors import InternalError, internal_error
 from ddpsim.simulator.kernel.requests import StackTold
@@ -24,29 +25,28 @@ UNWIND_PROGRAM = signal.SIGRTMIN + 13
 """Makes a rank leave its program, by an exception in the main thread."""
 
 
-class Files:
+class Files(NamedTuple):
     """The files of one rank, opened before the fork; the rank writes, the coordinator reads."""
 
-    def __init__(self, made: tuple[int, int, int] | None = None) -> None:
-        """Use open files, or open new ones. Raises OSError if the system has no files left."""
-        self.output, self.errors, self.stack = made or _made()
+    output: int
+    errors: int
+    stack: int
+
+    @classmethod
+    def opened(cls) -> Files:
+        """Open new files. Raises OSError if the system has no files left."""
+        with ExitStack() as closing:
+            files = []
+            for name in cls._fields:
+                files.append(os.memfd_create(name))
+                closing.callback(os.close, files[-1])
+            closing.pop_all()
+        return cls(*files)
 
     def close(self) -> None:
         """Close the files in this process."""
-        for file in (self.output, self.errors, self.stack):
+        for file in self:
             os.close(file)
-
-
-def _made() -> tuple[int, ...]:
-    files: list[int] = []
-    try:
-        for name in ("output", "errors", "stack"):
-            files.append(os.memfd_create(name))
-    except OSError:
-        for file in files:
-            os.close(file)
-        raise
-    return tuple(files)
 
 
 BROKEN_STATUS = 70

@@ -12,10 +12,10 @@ that are complete.
 from __future__ import annotations
 
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME
+from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, Answer
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
 from ddpsim.simulator.kernel.states import Phase
-from ddpsim.simulator.rank_processes.inbox import Inbox
+from ddpsim.simulator.rank_processes.inbox import Inbox, Known
 from ddpsim.simulator.rank_processes.messages import Ask, Message, Turn
 
 _MOST_UNHANDLED = 1_000
@@ -55,18 +55,14 @@ class Speculation:
         )
 
     def _certain(self, inbox: Inbox, message: Message | None) -> Turn | None:
-        rank, steps = inbox.child.rank, self._run.steps
-        if message is None:
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
-        if not isinstance(message, Ask):
+        answer: Answer = GO_ON
+        known: Known = ()
+        request = message.request if isinstance(message, Ask) else None
+        if isinstance(request, WaitFor):
+            still_open = self._run.ranks[inbox.child.rank].open
+            if any(handle > inbox.last_posted or handle in still_open for handle in request.handles):
+                return None
+            answer, known = IN_TIME, inbox.completions.up_to(request.handles)
+        elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        request = message.request
-        if isinstance(request, (BeginCall, Checkpoint)):
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
-        still_open = self._run.ranks[rank].open
-        if isinstance(request, WaitFor) and all(
-            handle <= inbox.last_posted and handle not in still_open for handle in request.handles
-        ):
-            known = inbox.completions.up_to(request.handles)
-            return Turn(rank, IN_TIME, steps, is_stopping=False, outcomes=known, is_speculative=True)
-        return None
+        return Turn(inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True)

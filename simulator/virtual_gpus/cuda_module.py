@@ -60,14 +60,10 @@ class Stream:
         self.device = torch.device("cuda") if device is None else device
         self.priority = priority
 
-    def wait_stream(self, stream: Any) -> None:
+    def synchronize(self, other: Any = None) -> None:
         """Do nothing."""
 
-    def wait_event(self, event: Any) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Do nothing."""
+    wait_stream = wait_event = synchronize
 
     def is_capturing(self) -> bool:
         """Return False: virtual GPUs have no graphs."""

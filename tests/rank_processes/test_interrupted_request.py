@@ -58,7 +58,7 @@ class Rank:
     def __init__(self):
         near, self.far = Channel.pair()
         self.wire = Wire(near, lambda: self.kernel)
-        self.files = Files()
+        self.files = Files.opened()
         self.kernel = RemoteKernel(RankChannel(self.wire, 0, self.files), 0, Arena(4096), is_observed=False)
 
     def answered(self, *turns):

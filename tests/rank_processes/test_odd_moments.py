@@ -126,9 +126,7 @@ def test_what_a_rank_forks_does_not_speak_for_it(capfd):
         os.waitpid(child, 0)
         dist.barrier()
 
-    with pytest.raises(
-        UsageError, match=r"a process that rank [01] has forked communicates, expected only the rank"
-    ):
+    with pytest.raises(UsageError, match=r"a process that rank [01] has forked communicates, expected only the rank"):
         run(program)
     told = capfd.readouterr().out
     assert "a process that rank 0 has forked communicates, expected only the rank to" in told
