@@ -26,7 +26,6 @@ class Misfit(NamedTuple):
     """A name that is missing on this machine, or differs from what ddpsim needs."""
 
     name: str
-    """The full name."""
     problem: str
     row: ForeignNames
     """The row of the table, which says what fails without the name."""

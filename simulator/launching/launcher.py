@@ -145,7 +145,9 @@ class Launcher:
         self.has_begun = False
         self._pid = os.getpid()
         self.config = config
-        _mark_environment()
+        entries = _entries()
+        for name, value in entries.items():
+            entries[name] = _Ours(value)
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
@@ -286,12 +288,6 @@ class _Ours(bytes):
 def _entries() -> Any:
     environment: Any = os.environ
     return environment._data
-
-
-def _mark_environment() -> None:
-    entries = _entries()
-    for name, value in entries.items():
-        entries[name] = _Ours(value)
 
 
 def _fork_without_parent(run: Callable[[], NoReturn]) -> int:

@@ -51,7 +51,6 @@ class Child:
         self.channel = channel
         self.arena = arena
         self.ended: Ended | None = None
-        """The last message of the process."""
         self.exited_at: Site | None = None
         """The line that ended the process by os._exit, if known."""
         self.status: int | None = None

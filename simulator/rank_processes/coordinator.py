@@ -37,22 +37,10 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
 from ddpsim.simulator.rank_processes.inbox import Entry, Inbox, Known, MoveData, PostedCalls
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    Broke,
-    CountTasks,
-    GiveUpRequest,
-    Post,
-    Say,
-    Seen,
-    Tell,
-    Turn,
-    Watch,
-)
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
@@ -120,7 +108,7 @@ class Coordinator:
             return self._kernel.reply(Looked(woke_somebody=False))
         mine = self._mine
         if isinstance(answer, Deliver) and not (
-            mine.completions.is_watched(answer.handle) or self._me.rank.has_started_threads
+            answer.handle in mine.completions.watched or self._me.rank.has_started_threads
         ):
             mine.completions.postpone(answer.handle)
             return self._kernel.reply(_DELIVERED)
@@ -154,15 +142,15 @@ class Coordinator:
             message = None if entry is None else entry.message
             by_turns = self._me.rank.has_started_threads
             known = () if error is not None else mine.completions.brought_by(answer, message, by_turns=by_turns)
-            self._send(self._turn(answer, known, error))
+            mine.answer(self._turn(answer, known, error))
         elif not isinstance(answer, GoOn):
             mine.ran_too_far = True
 
-    def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> Turn:
+    def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> messages.Turn:
         run, me = self._kernel.run, self._me
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        return Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
+        return messages.Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
 
     def _move(self, move: Move) -> Answer:
         answer = self._kernel.reply(self._posted.move(move))
@@ -181,9 +169,6 @@ class Coordinator:
     def _mine(self) -> Inbox:
         return self._inboxes[self._me.rank_number]
 
-    def _send(self, value: object) -> None:
-        self._mine.answer(value)
-
     def _serve(self) -> Answer:
         """Wait for messages of the running task, and handle them until the kernel gives an answer."""
         while True:
@@ -201,47 +186,47 @@ class Coordinator:
     def _hear(self, mine: Inbox, entry: Entry) -> Answer | None:
         """Handle a message; return None if the task has another one to send."""
         message = entry.message
-        if isinstance(message, Ask):
+        if isinstance(message, messages.Ask):
             mine.handled = entry
             return self._ask(message.request)
-        if isinstance(message, Say):
+        if isinstance(message, messages.Say):
             mine.handled = entry
             return self._kernel.reply(message.reply)
-        if isinstance(message, Tell):
+        if isinstance(message, messages.Tell):
             self._kernel.handle(message.request)
-        elif isinstance(message, Post):
+        elif isinstance(message, messages.Post):
             self._post(message)
-        elif isinstance(message, AwaitTurn):
-            self._send(self._turn(GO_ON))
-        elif isinstance(message, CountTasks):
-            self._send(self._kernel.run.started)
-        elif isinstance(message, Watch):
-            self._send(Seen(mine.completions.watch(message.handle)))
-        elif isinstance(message, GiveUpRequest):
+        elif isinstance(message, messages.AwaitTurn):
+            mine.answer(self._turn(GO_ON))
+        elif isinstance(message, messages.CountTasks):
+            mine.answer(self._kernel.run.started)
+        elif isinstance(message, messages.Watch):
+            mine.answer(messages.Seen(mine.completions.watch(message.handle)))
+        elif isinstance(message, messages.GiveUpRequest):
             self._kernel.drop()
-        elif isinstance(message, Broke):
+        elif isinstance(message, messages.Broke):
             self._break_off(message)
         return None
 
     def _rewind(self, mine: Inbox, entry: Entry) -> Answer | None:
         """Make a rank that has run too far leave its program, and drop the messages that it sent meanwhile."""
         message = entry.message
-        if isinstance(message, Broke):
+        if isinstance(message, messages.Broke):
             self._break_off(message)
         elif entry.is_answered:
             pass
-        elif isinstance(message, Ask) and isinstance(message.request, Finish):
+        elif isinstance(message, messages.Ask) and isinstance(message.request, Finish):
             mine.ran_too_far, mine.handled = False, entry
             return self._finish(Finish(Change.UNWIND))
-        elif isinstance(message, (Ask, Say, AwaitTurn)):
+        elif isinstance(message, (messages.Ask, messages.Say, messages.AwaitTurn)):
             mine.ran_too_far = False
-            if isinstance(message, Say):
+            if isinstance(message, messages.Say):
                 self._kernel.drop()
-            self._send(self._turn(UNWIND))
-        elif isinstance(message, CountTasks):
-            self._send(0)
-        elif isinstance(message, Watch):
-            self._send(Seen(None))
+            mine.answer(self._turn(UNWIND))
+        elif isinstance(message, messages.CountTasks):
+            mine.answer(0)
+        elif isinstance(message, messages.Watch):
+            mine.answer(messages.Seen(None))
         return None
 
     def _ask(self, request: Request) -> Answer:
@@ -262,10 +247,10 @@ class Coordinator:
         answer = self._kernel.handle(request)
         if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
             self._inboxes[rank.rank].handled = None
-            self._inboxes[rank.rank].answer(Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
+            self._inboxes[rank.rank].answer(messages.Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
         return answer
 
-    def _post(self, message: Post) -> None:
+    def _post(self, message: messages.Post) -> None:
         me = self._me
         self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(Issue(message.handle, message.call))
@@ -273,7 +258,7 @@ class Coordinator:
             answer = self._move(answer)
         # An answer other than GoOn is also the answer to the rank's next request.
 
-    def _break_off(self, message: Broke) -> None:
+    def _break_off(self, message: messages.Broke) -> None:
         life = self._kernel.run.life
         if message.is_bug and isinstance(message.error, Exception):
             life.break_off_by_bug(message.error, self._me.rank_number)

@@ -1,4 +1,7 @@
-"""Messages between a debugger in a rank's process and the coordinator; none is a step of the run."""
+"""Messages between a debugger in a rank's process and the coordinator; none is a step of the run.
+
+The coordinator sends `Look` and `DebuggerReply`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from typing import NamedTuple
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
 from ddpsim.simulator.debugging.session_host import Topic
-
-# --- from a rank, not answered ----------------------------------------------------------------------------------------
 
 
 class Opened(NamedTuple):
@@ -29,9 +30,6 @@ class Looked(NamedTuple):
 
     then: str = ""
     """The command that ended it, such as "rank 2"; "" to return to the rank that asked."""
-
-
-# --- from a rank, answered --------------------------------------------------------------------------------------------
 
 
 class ReadLine(NamedTuple):
@@ -63,9 +61,6 @@ class Direct(NamedTuple):
 
 DebuggerMessage = Opened | Closed | Show | Looked | ReadLine | Tell | VisitRank | Direct | Breakpoints
 """All messages of a debugger; `Breakpoints` are set in all ranks, and not answered."""
-
-
-# --- from the coordinator ---------------------------------------------------------------------------------------------
 
 
 class Look(NamedTuple):

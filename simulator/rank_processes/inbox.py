@@ -32,27 +32,16 @@ from ddpsim.simulator.kernel.requests import (
     StoreOperation,
     WaitFor,
 )
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    CountTasks,
-    Ended,
-    Exits,
-    Message,
-    Outcome,
-    Say,
-    Watch,
-    Written,
-)
 from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 """The function `move` of a transport."""
 
-_WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
+_WAITING = (messages.Ask, messages.Say, messages.AwaitTurn, messages.CountTasks, messages.Watch)
 """The messages after which a rank waits for an answer."""
 
 
@@ -60,9 +49,9 @@ _WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
 class Entry:
     """A message in a queue."""
 
-    message: Message | None
+    message: messages.Message | None
     """The message; None for the beginning of the rank."""
-    written: Written
+    written: messages.Written
     is_answered: bool = False
     """True if the rank has received its answer before the kernel has given it."""
 
@@ -76,10 +65,9 @@ class Inbox:
         self.last_posted = 0
         """The handle of the rank's latest call in the kernel."""
         self.entries: deque[Entry] = deque()
-        """The messages in the order of sending."""
         self.debugger: deque[DebuggerMessage] = deque()
         """The messages of a debugger in the rank, which are served at once."""
-        self.handled: Entry | None = Entry(None, Written(0, 0))
+        self.handled: Entry | None = Entry(None, messages.Written(0, 0))
         """The message that the kernel serves, until its last answer."""
         self.is_gone = False
         """The process has ended; its earlier messages are still served."""
@@ -95,9 +83,9 @@ class Inbox:
             self.is_gone = True
         while (received := channel.take()) is not None:
             message, written = received
-            if isinstance(message, Ended):
+            if isinstance(message, messages.Ended):
                 self.child.ended = message
-            elif isinstance(message, Exits):
+            elif isinstance(message, messages.Exits):
                 self.child.exited_at = message.site
             elif isinstance(message, DebuggerMessage):
                 self.debugger.append(message)
@@ -116,10 +104,10 @@ class Inbox:
         """True if the rank's process is gone, and none of its messages is left to handle."""
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
 
-    def forward_output(self, until: Written | None = None) -> None:
+    def forward_output(self, until: messages.Written | None = None) -> None:
         """Copy the rank's output to the caller's own streams, all of it or up to `until`."""
         if self.ran_too_far:
-            self.child.skip_output(until or Written(0, 0))
+            self.child.skip_output(until or messages.Written(0, 0))
             return
         for stream, text in zip((sys.stdout, sys.stderr), self.child.new_output(until), strict=True):
             if text and not stream.closed:
@@ -167,7 +155,7 @@ class PostedCalls:
         is_message = first.peer is not None
         for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
-            outcome = Outcome(
+            outcome = messages.Outcome(
                 error and copy(error),
                 first.rank if is_message else None,
                 move.members if is_message else (),
@@ -177,7 +165,7 @@ class PostedCalls:
         return Moved(None if error is None else str(error))
 
 
-Known = tuple[tuple[int, Outcome], ...]
+Known = tuple[tuple[int, messages.Outcome], ...]
 """Results that an answer carries, by the handle of the call."""
 
 _IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
@@ -191,49 +179,40 @@ class Completions:
     """The results that one rank has not received yet."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, messages.Outcome] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._due: set[int] = set()
         """The handles of results that the kernel would have delivered by now."""
-        self._watched: set[int] = set()
+        self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
 
-    def add(self, handle: int, outcome: Outcome) -> None:
+    def add(self, handle: int, outcome: messages.Outcome) -> None:
         """Record the result of a call that is complete."""
         self._outcomes[handle] = outcome
 
-    def watch(self, handle: int) -> Outcome | None:
+    def watch(self, handle: int) -> messages.Outcome | None:
         """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
         if handle in self._due:
             self._due.remove(handle)
             return self._outcomes.pop(handle)
-        self._watched.add(handle)
+        self.watched.add(handle)
         return None
-
-    @property
-    def has_watched(self) -> bool:
-        """True while a future depends on a call that is not delivered."""
-        return bool(self._watched)
-
-    def is_watched(self, handle: int) -> bool:
-        """True if a future depends on this call and the call is not delivered."""
-        return handle in self._watched
 
     def postpone(self, handle: int) -> None:
         """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
         if handle in self._outcomes:
             self._due.add(handle)
 
-    def brought_by(self, answer: Answer, message: Message | None, *, by_turns: bool) -> Known:
+    def brought_by(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
         if isinstance(answer, Deliver):
             return self.deliver(answer.handle)
-        if message is None or isinstance(message, Say):
+        if message is None or isinstance(message, messages.Say):
             return self.all_due()
-        request = message.request if isinstance(message, Ask) else None
+        request = message.request if isinstance(message, messages.Ask) else None
         if isinstance(request, _IN_TURN):
             return self.all_due()
-        if self._watched or by_turns:
+        if self.watched or by_turns:
             return self.all_due() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
@@ -257,6 +236,6 @@ class Completions:
         taken = []
         for handle in handles:
             self._due.discard(handle)
-            self._watched.discard(handle)
+            self.watched.discard(handle)
             taken.append((handle, self._outcomes.pop(handle)))
         return tuple(taken)

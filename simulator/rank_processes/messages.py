@@ -115,7 +115,6 @@ class Outcome(NamedTuple):
     source: int | None
     """For a receive: the sender's global rank."""
     members: tuple[int, ...]
-    """The global ranks of its group."""
     left: Any = None
     """Output tensors that are not in shared memory, by the index of the output; -1 for a gathered tensor."""
 

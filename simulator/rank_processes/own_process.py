@@ -145,13 +145,10 @@ def end_executors_of_processes() -> None:
     """End executors that have processes, as Python does before it runs exit handlers."""
     register: Any = threading
     for call in reversed(register._threading_atexits):
-        if _registered(call).__module__.startswith(_OF_PROCESSES):
+        # The function is in a partial or, from Python 3.13 on, in a closure.
+        function: Any = call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
+        if function.__module__.startswith(_OF_PROCESSES):
             call()
-
-
-def _registered(call: Any) -> Any:
-    """Return the function of an exit handler, which is in a partial or, from Python 3.13 on, in a closure."""
-    return call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
 
 
 def flush(*, has_own_files: bool = False) -> None:

@@ -6,6 +6,7 @@ An arena is cleared when its rank has no open call. Tensors that are not strided
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from contextlib import suppress
@@ -89,9 +90,7 @@ class Arena:
         if isinstance(piece, Tensor):
             return piece
         dtype, shape, offset = piece
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)

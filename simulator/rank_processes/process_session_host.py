@@ -14,18 +14,7 @@ from ddpsim.simulator.debugging.late_pdb import made_for
 from ddpsim.simulator.debugging.session_host import CannotError, Topic, Visited
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.rank_processes.debugger_messages import (
-    Closed,
-    DebuggerReply,
-    Direct,
-    Look,
-    Looked,
-    Opened,
-    ReadLine,
-    Show,
-    Tell,
-    VisitRank,
-)
+from ddpsim.simulator.rank_processes import debugger_messages
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.runtime.call_sites import stack_text
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
@@ -44,7 +33,6 @@ class ProcessSessionHost:
         """The frame at which a debugger is open; frames above it belong to the debugger."""
         self._is_visited = False
         self._breakpoints = Breakpoints()
-        """The breakpoints that are set in all ranks."""
         self._process = os.getpid()
 
     def who(self) -> str:
@@ -71,17 +59,17 @@ class ProcessSessionHost:
         if not self._is_visited:
             self._await_turn()
         asker, me.asker, self._frame = me.asker, 0, frame
-        self._own_channel.send(Opened())
+        self._own_channel.send(debugger_messages.Opened())
         try:
             with self._host.prompt_server.opened():
                 yield
         finally:
             me.asker, self._frame = asker, None
-            self._own_channel.send(Closed())
+            self._own_channel.send(debugger_messages.Closed())
 
     def read(self, text: str, streams: tuple[Any, Any]) -> str:
         """Have the coordinator read a line."""
-        reply: DebuggerReply = self._own_channel.exchange(ReadLine(text))
+        reply: debugger_messages.DebuggerReply = self._own_channel.exchange(debugger_messages.ReadLine(text))
         self._check(is_over=reply.is_over)
         if reply.problem:
             raise UsageError(reply.problem)
@@ -91,7 +79,7 @@ class ProcessSessionHost:
 
     def show(self, text: str, streams: tuple[Any, Any]) -> None:
         """Have the coordinator show a text."""
-        self._own_channel.send(Show(text))
+        self._own_channel.send(debugger_messages.Show(text))
 
     def _check(self, *, is_over: bool) -> None:
         if is_over:
@@ -100,10 +88,10 @@ class ProcessSessionHost:
 
     def tell(self, topic: Topic, argument: str) -> str:
         """Return information on all ranks."""
-        return self._told(Tell(topic, argument, stack_text(self._frame)))
+        return self._told(debugger_messages.Tell(topic, argument, stack_text(self._frame)))
 
-    def _told(self, asked: Tell | Direct) -> str:
-        reply: DebuggerReply = self._own_channel.exchange(asked)
+    def _told(self, asked: debugger_messages.Tell | debugger_messages.Direct) -> str:
+        reply: debugger_messages.DebuggerReply = self._own_channel.exchange(asked)
         self._check(is_over=reply.is_over)
         if reply.problem:
             raise CannotError(reply.problem)
@@ -111,11 +99,11 @@ class ProcessSessionHost:
 
     def visit(self, rank: int) -> Visited:
         """Open a debugger in another rank, in its process."""
-        visited: Visited | None = self._own_channel.exchange(VisitRank(rank))
+        visited: Visited | None = self._own_channel.exchange(debugger_messages.VisitRank(rank))
         self._check(is_over=visited is None)
         return visited or Visited()
 
-    def heed(self, asked: Look | Breakpoints) -> None:
+    def heed(self, asked: debugger_messages.Look | Breakpoints) -> None:
         """Serve a debugger in another rank, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             put(asked)
@@ -130,7 +118,7 @@ class ProcessSessionHost:
             pass
         finally:
             self._is_visited = False
-            self._own_channel.send(Looked(then))
+            self._own_channel.send(debugger_messages.Looked(then))
 
     def share_breakpoints(self) -> None:
         """Set the breakpoints of this process in all ranks."""
@@ -148,7 +136,7 @@ class ProcessSessionHost:
 
     def direct(self, command: str) -> str:
         """Choose how the run continues."""
-        return self._told(Direct(command))
+        return self._told(debugger_messages.Direct(command))
 
     def begin(self) -> None:
         """Stop at the first line of the program."""

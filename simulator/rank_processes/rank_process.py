@@ -170,7 +170,7 @@ class _RankProcess:
         self._listen()
         refuse_groups_in_forks()
         if self._rank_config.common.is_speculative:
-            self._rank_config.common.announcement.wait_before(self._await_turn)
+            self._rank_config.common.announcement.wait = self._await_turn
             wait_before_external_effects(self._await_turn)
         with self._backend.installed(), self._exit_heeded():
             serve_made_stores(host)

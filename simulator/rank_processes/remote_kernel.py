@@ -28,19 +28,7 @@ from ddpsim.simulator.kernel.answers import (
 from ddpsim.simulator.kernel.requests import UNANSWERED, Finish, Issue, Reply, Request, StartThread
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    Broke,
-    CountTasks,
-    GiveUpRequest,
-    Outcome,
-    Post,
-    Say,
-    Tell,
-    Turn,
-    Watch,
-)
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, Signals
 from ddpsim.simulator.runtime.host import Pending
@@ -70,7 +58,7 @@ class _Life(Life):
     def _break(self, error: BaseException, *, is_bug: bool) -> None:
         self.failure = self.failure or error
         self.stop(Ending.BROKEN)
-        self._own_channel.send(Broke(error, is_bug))
+        self._own_channel.send(messages.Broke(error, is_bug))
 
 
 class RemoteRun:
@@ -88,7 +76,7 @@ class RemoteRun:
     @property
     def started(self) -> int:
         """The number of the next task, from the coordinator, because it counts the tasks of all ranks."""
-        number: int = self._own_channel.exchange(CountTasks())
+        number: int = self._own_channel.exchange(messages.CountTasks())
         return number
 
 
@@ -127,14 +115,14 @@ class RemoteKernel:
         if type(request) is Issue:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack(pending.payload)
-            self._tell(Post(request.handle, request.call, parcel))
+            self._tell(messages.Post(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
-            self._tell(Tell(request))
+            self._tell(messages.Tell(request))
             return GO_ON
         if type(request) is Finish:
             self._running.change(request.how)
-        answer = self._next(Ask(request))
+        answer = self._next(messages.Ask(request))
         if type(request) is StartThread and type(answer) is GoOn:
             rank, number = self.run.ranks[0], answer.value
             task = self.run.tasks[number] = Task(number, rank, request.name)
@@ -143,7 +131,7 @@ class RemoteKernel:
 
     def watch(self, handle: int) -> bool:
         """Report that a future depends on the completion of a call. Returns whether the call is already delivered."""
-        outcome = self._exchange(Watch(handle)).outcome
+        outcome = self._exchange(messages.Watch(handle)).outcome
         if outcome is not None:
             self._take(handle, outcome)
         return outcome is not None
@@ -151,7 +139,7 @@ class RemoteKernel:
     def await_turn(self) -> bool:
         """Wait until the rank has the baton, if it may run without. Returns False if it has to leave its program."""
         if self.is_speculative:
-            self._heed(self._exchange(AwaitTurn()))
+            self._heed(self._exchange(messages.AwaitTurn()))
             return type(self._answers.popleft()) is GoOn and not self._is_interrupted
         return True
 
@@ -166,13 +154,13 @@ class RemoteKernel:
 
     def reply(self, reply: Reply | None) -> Answer:
         """Continue the request of the running thread."""
-        return self._taken() if self._answers else self._next(Say(reply))
+        return self._taken() if self._answers else self._next(messages.Say(reply))
 
     def drop(self) -> None:
         """Give up the running thread's request."""
         self._answers.clear()
         if not self._is_final:
-            self._own_channel.send(GiveUpRequest())
+            self._own_channel.send(messages.GiveUpRequest())
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
@@ -189,7 +177,7 @@ class RemoteKernel:
         """Return whether a task runs, or will run, only to leave its program."""
         return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
 
-    def _next(self, message: Ask | Say) -> Answer:
+    def _next(self, message: messages.Ask | messages.Say) -> Answer:
         self._signals.hold_back(self._running.number)
         turn = self._heed(self._own_channel.exchange(message))
         if turn.number == self._running.number:
@@ -207,15 +195,15 @@ class RemoteKernel:
             return UNWIND if self._is_interrupted else answer
         return answer
 
-    def _tell(self, message: Tell | Post) -> None:
+    def _tell(self, message: messages.Tell | messages.Post) -> None:
         with self._signals.held_back(self._running.number):
             self._own_channel.send(message)
 
-    def _exchange(self, message: Watch | AwaitTurn) -> Any:
+    def _exchange(self, message: messages.Watch | messages.AwaitTurn) -> Any:
         with self._signals.held_back(self._running.number):
             return self._own_channel.exchange(message)
 
-    def _heed(self, turn: Turn) -> Turn:
+    def _heed(self, turn: messages.Turn) -> messages.Turn:
         self.run.steps = turn.steps
         self.is_speculative = turn.is_speculative
         if turn.is_stopping:
@@ -230,7 +218,7 @@ class RemoteKernel:
         self._answers = deque(delivered if isinstance(turn.answer, Deliver) else [*delivered, turn.answer])
         return turn
 
-    def _take(self, handle: int, outcome: Outcome) -> None:
+    def _take(self, handle: int, outcome: messages.Outcome) -> None:
         pending, parcel = self._open[handle], self._parcels.pop(handle)
         self._before_delivery(pending)
         pending.error, pending.source, pending.members = outcome.error, outcome.source, outcome.members

@@ -48,7 +48,7 @@ class Speculation:
             self._is_allowed
             and run.life.phase is Phase.RUNNING
             and not run.ranks[inbox.child.rank].has_started_threads  # threads have to take turns, too
-            and not inbox.completions.has_watched
+            and not inbox.completions.watched
             and not inbox.is_gone
             and len(inbox.entries) < _MOST_UNHANDLED
             and run.steps + _STEPS_LEFT < run.budget.steps

@@ -53,7 +53,7 @@ class Gloo:
         problem = _lack_of_files(world_size)
         if problem is not None:
             raise UsageError(f"{problem}: {_REMEDY}")
-        self._device: Any = _gloo().create_device(hostname="127.0.0.1")
+        self._device: Any = _UNTYPED.ProcessGroupGloo.create_device(hostname="127.0.0.1")
         self._groups: dict[str, list[Any]] = {}
         """The process groups of the ranks in group-rank order, by the label of the simulated group."""
 
@@ -108,10 +108,6 @@ def _lack_of_files(size: int) -> str | None:
     )
 
 
-def _gloo() -> Any:
-    return _c10d.ProcessGroupGloo  # read only here: a torch without gloo lacks the attribute
-
-
 def _connected(device: Any, size: int) -> list[Any]:
     """Return the connected backends of `size` ranks; each waits for the others while it is constructed."""
     # This runs on the thread of a rank, where calling the class returns a simulated store: construct torch's own.
@@ -120,9 +116,9 @@ def _connected(device: Any, size: int) -> list[Any]:
     groups: list[Any] = [None] * size
 
     def connect(rank: int) -> None:
-        options = _gloo()._Options()
+        options = _UNTYPED.ProcessGroupGloo._Options()
         options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
-        groups[rank] = _gloo()(store, rank, size, options)
+        groups[rank] = _UNTYPED.ProcessGroupGloo(store, rank, size, options)
 
     _side_by_side(partial(connect, rank) for rank in range(size))
     return groups
@@ -239,7 +235,7 @@ _ONE_BY_ONE = {
 """Methods of a process group that a gloo backend lacks in Python, and the backend's method for a single tensor."""
 
 _UNTYPED: Any = _c10d
-"""The module without types: torch's stubs lack some fields of its option classes."""
+"""The module without types: torch's stubs lack some names, and torch without gloo lacks `ProcessGroupGloo`."""
 
 
 def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
