@@ -8,8 +8,6 @@ A heading says where and why names are used, and each line below it how ddpsim u
 The module or class comes first. Parentheses contain the parameters that ddpsim needs, in their order; those after a `*`
 are passed by name. For a frame they contain the local variables that ddpsim reads; `a|b` is one of two. `since` is the
 first version that has the names, `until` the last.
-
-The table is data, so `ddpsim doctor` can read it where torch is broken.
 """
 
 from __future__ import annotations

@@ -36,16 +36,13 @@ class Worker:
         self._data = b""
         if not is_forked:
             self._preparation = spawn.get_preparation_data(worker._name)
-            self._data = self._pickled()
-
-    def _pickled(self) -> bytes:
-        data = io.BytesIO()
-        context.set_spawning_popen(self)  # type: ignore[arg-type]
-        try:
-            reduction.dump(self._worker, data)
-        finally:
-            context.set_spawning_popen(None)
-        return data.getvalue()
+            data = io.BytesIO()
+            context.set_spawning_popen(self)  # type: ignore[arg-type]
+            try:
+                reduction.dump(worker, data)
+            finally:
+                context.set_spawning_popen(None)
+            self._data = data.getvalue()
 
     def duplicate_for_child(self, file: int) -> int:
         """Return the file: it has the same number in the rank."""

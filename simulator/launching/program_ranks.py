@@ -90,6 +90,7 @@ def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int
 
 
 def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    """Fork the processes from the servers of the program; kill those that are started if one fails."""
     assert isinstance(config.program, Script)
     children: list[Child] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)

@@ -125,7 +125,7 @@ class Coordinator:
         return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
 
     def _leave_behind(self, inbox: Inbox) -> None:
-        """Handle a rank that does not have the baton: it may speculate, or its process may be gone."""
+        """Handle a rank that does not have the right to run: it may compute ahead, or its process may be gone."""
         running = self._kernel.run.running
         if running is not None and running.rank_number == inbox.child.rank:
             return

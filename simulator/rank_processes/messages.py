@@ -7,6 +7,9 @@ rank has written by then (`rank_channel.py`).
 
 from __future__ import annotations
 
+import io
+import pickle
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
@@ -33,7 +36,7 @@ class Say(NamedTuple):
 
 
 class AwaitTurn(NamedTuple):
-    """A rank that may compute without the baton (the right to run) waits for it."""
+    """Wait for the baton (the right to run), in a rank that may compute without it."""
 
 
 class CountTasks(NamedTuple):
@@ -141,3 +144,55 @@ class Seen(NamedTuple):
     """The result of a call; None if the rank may not have it yet."""
 
     outcome: Outcome | None
+
+
+def packed(value: Any) -> bytes:
+    """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
+
+    A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
+    class from before the fork has the same address in both processes. `unpacked` accepts only classes that it has.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Unpickle a value. Raises pickle's error if a class or function is missing here."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, type) or _can_be_found(value):
+            return None
+        return id(value), value.__qualname__
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, named: Any) -> Any:
+        place, name = named
+        for each in _classes(object):
+            if id(each) == place and each.__qualname__ == name:
+                return each
+        raise pickle.UnpicklingError(f"class {name} was made after the ranks were forked")
+
+
+def _can_be_found(value: type) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _classes(root: type) -> Iterator[type]:
+    seen: set[type] = {root}
+    todo = [root]
+    while todo:
+        subclasses: list[type] = type.__subclasses__(todo.pop())
+        for each in subclasses:
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+                yield each

@@ -29,7 +29,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Piece(NamedTuple):
-    """The place of a contiguous tensor in an arena."""
+    """The place of a contiguous tensor in an arena, the shared memory of a rank."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Arena:
     """The memory that one rank shares with the coordinator. The rank fills it, and both read it."""
 
     def __init__(self, size: int = ARENA_BYTES, *, file: int | None = None) -> None:
-        """Map the arena, in `file` if one is given. Raises OSError if the system has no address space left."""
+        """Map the shared memory, in `file` if given. Raises OSError if the system has no address space left."""
         if file is None:
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         else:
@@ -96,7 +96,7 @@ class Arena:
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
 
     def pack(self, payload: Payload) -> Parcel:
-        """Copy the tensors that a rank passes to a call into the arena."""
+        """Copy the tensors that a rank passes to a call into the shared memory."""
         with torch.no_grad():
             inputs = tuple([self._put(tensor) for tensor in payload.inputs])
             if payload.outputs is payload.inputs:
@@ -113,7 +113,7 @@ class Arena:
         return piece
 
     def unpack(self, parcel: Parcel) -> Payload:
-        """Return the tensors of a parcel, as views of the arena."""
+        """Return the tensors that `pack` has copied, as views of the shared memory."""
         inputs = [self.view(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.view(piece) for piece in parcel.outputs]
         return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
@@ -133,7 +133,7 @@ _GATHERED = -1
 
 
 def left_over(payload: Payload) -> dict[int, Tensor] | None:
-    """Return the output tensors of a call that are in no arena, by index; None if there are none."""
+    """Return the output tensors of a call that are not in shared memory, by index; None if there are none."""
     left = {index: tensor for index, tensor in enumerate(payload.outputs) if tensor.layout is not torch.strided}
     if payload.gathered:
         left[_GATHERED] = payload.gathered[0]

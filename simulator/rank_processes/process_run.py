@@ -17,8 +17,8 @@ from ddpsim.simulator.kernel.states import Ending, State
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator
 from ddpsim.simulator.rank_processes.inbox import MoveData
+from ddpsim.simulator.rank_processes.messages import unpacked
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
-from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
@@ -57,6 +57,7 @@ class ProcessRun:
             raise self._kernel.run.life.failure
 
     def _run(self, ctrl_c: CtrlC) -> None:
+        """Start the processes, run them, and kill those that have not ended."""
         self._children = self._start(self._config)
         self._coordinator = Coordinator(
             self._kernel,

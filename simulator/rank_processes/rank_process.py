@@ -21,7 +21,7 @@ from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.user_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import refuse_groups_in_forks, watch_children
-from ddpsim.simulator.rank_processes.messages import Ended, Exits
+from ddpsim.simulator.rank_processes.messages import Ended, Exits, packed, unpacked
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
@@ -34,7 +34,6 @@ from ddpsim.simulator.rank_processes.rank_files import (
     write_stack,
 )
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
-from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.isolation import VirtualTime
@@ -151,7 +150,7 @@ class _RankProcess:
         self._leaving = error
 
     def stop_communicating(self) -> BaseException | None:
-        """Let no replaced function wait for its turn from now on. Returns what broke here first, if that is known."""
+        """Make replaced functions stop waiting for the baton. Returns the first internal error here, if known."""
         self._own_channel.is_in_use = True
         return self._kernel.run.life.failure
 

@@ -137,7 +137,7 @@ class RemoteKernel:
         return outcome is not None
 
     def await_turn(self) -> bool:
-        """Wait until the rank has the baton, if it may run without. Returns False if it has to leave its program."""
+        """Wait until the rank has the baton (the right to run). Returns False if it has to leave its program."""
         if self.is_speculative:
             self._heed(self._exchange(messages.AwaitTurn()))
             return type(self._answers.popleft()) is GoOn and not self._is_interrupted
@@ -164,12 +164,12 @@ class RemoteKernel:
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
-        """Resume a thread of the rank, which has the baton now."""
+        """Resume a thread of the rank, which has the baton (the right to run) now."""
         self._running = task
         return self._taken()
 
     def give_baton(self, number: int | None) -> None:
-        """Note that the host has given the baton to a thread."""
+        """Note that the host has given the baton (the right to run) to a thread."""
         if number is not None:
             self._running = self.run.tasks[number]
 

@@ -32,7 +32,7 @@ class Watchdog:
         """The time at which each rank was interrupted; a rank is interrupted once, then killed."""
 
     def look(self, me: Task, child: Child, since: float) -> None:
-        """Check the limits for a rank that has sent nothing for a while; its turn began at `since`."""
+        """Check the limits for a rank that has sent nothing for a while; it has had the right to run since `since`."""
         now = self.clock.now()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self._check_limits(me, child, since, now)

@@ -213,6 +213,7 @@ def _streams() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
+    """Return functions on memory, which report that nothing is used."""
     nothing_counted = ("memory_allocated", "memory_reserved", "memory_cached")
     numbers = [*nothing_counted, *(f"max_{name}" for name in nothing_counted)]
     resets = (

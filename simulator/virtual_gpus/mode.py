@@ -107,6 +107,7 @@ class VirtualGpuMode(TorchFunctionMode):
         return self._moved(args[0], args[0], self._gpus.index_of(device))
 
     def _to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Handle `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
         tensor, label = args[0], label_of(args[0])
         rest = []
         for value in args[1:]:
