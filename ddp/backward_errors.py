@@ -43,15 +43,15 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     found = "; ".join(f"{_names(names)} on {ranks_text(ranks)}" for names, ranks in ranks_by_names.items())
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
-        "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's "
-        "whole output. An exception that interrupts a backward leaves them out, too"
+        "these parameters, use find_unused_parameters=True; otherwise use the whole output of the forward. "
+        "An exception during the backward also leaves gradients out"
     )
 
 
 def _exchange(
     missing: Sequence[str], *, key: str, own: int, members: Sequence[int], group: ProcessGroup
 ) -> dict[int, Sequence[str]]:
-    # Every rank counts its own attempts: they fail together.
+    # Every rank counts its own attempts, since all ranks fail together.
     attempt = count_up(group, f"{key}/{own}")
     post_message(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
     keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}
@@ -71,35 +71,25 @@ def _names(names: Sequence[str]) -> str:
 
 def describe_surplus(name: str, index: int, graph: Graph, learned: Container[int]) -> str:
     """Describe a gradient too many; `learned` are the parameters that get one in a static graph."""
-    if graph is not Graph.STATIC:
-        return f"{name} got {_NOT_SEARCHED if graph is Graph.SEARCHED else _CAME_AGAIN}"
-    return f"{name} got {_MORE_THAN_LEARNED if index in learned else _NOT_LEARNED}"
+    if graph is Graph.ALL_USED:
+        return (
+            f"{name} got more gradients in this backward than expected, from a reentrant checkpoint that runs twice or "
+            "from two backwards: use static_graph=True if the graph is always the same, or checkpoint with "
+            "use_reentrant=False"
+        )
+    if graph is Graph.SEARCHED:
+        return (
+            f"{name} got a gradient that was not expected in this backward: return all tensors of the loss from the "
+            "forward, or use static_graph=True if several reentrant checkpoints use the parameter"
+        )
+    count = "more gradients in this backward than" if index in learned else "a gradient, but none"
+    return f"{name} got {count} in the first backward: leave out static_graph=True if the graph changes"
 
 
 def describe_bypassed(name: str) -> str:
     """Describe a gradient that no forward announced."""
     return (
-        f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for its backward, so "
-        "nobody would reduce it: the inner module was called past the wrapper, or backward ran a second time through "
-        "one graph, or of two losses of one forward the first of two backwards ended the reduction: add the losses and "
-        "call backward once. Call the wrapper for each backward, or do this under its no_sync()"
+        f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for it: call the wrapped "
+        "model once for each backward, not its inner module, and add several losses to call backward once; or run this "
+        "under no_sync()"
     )
-
-
-_CAME_AGAIN = (
-    "more gradients in this backward than expected: a reentrant checkpoint that runs twice, or two backwards through "
-    "one forward. Use static_graph=True if the graph is always the same, or checkpoint with use_reentrant=False"
-)
-_NOT_SEARCHED = (
-    "a gradient that was not expected in this backward: its second one, or the graph walked from the forward's outputs "
-    "did not show it. Use static_graph=True for parameters used in several reentrant checkpoints; return all tensors "
-    "that the loss depends on"
-)
-_NOT_LEARNED = (
-    "a gradient, but none in the first backward, and static_graph=True takes that for the rule: leave it out if the "
-    "graph changes"
-)
-_MORE_THAN_LEARNED = (
-    "more gradients in this backward than in the first, and static_graph=True takes that for the rule: leave it out if "
-    "the graph changes"
-)

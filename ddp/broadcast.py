@@ -240,7 +240,7 @@ class _Channel:
                 torch.cat(flat, out=buffer)
             return _Call(self._broadcast(buffer), strips, buffer)
         work = self._broadcast(buffer)
-        flat = _flattened(strips)  # while the data travel
+        flat = _flattened(strips)  # while the data are sent
         return _Call(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
     def would_meet(self, call: _Call, strips: list[Tensor]) -> bool:
@@ -260,7 +260,7 @@ class _Channel:
         if self.is_source:
             return
         if call.buffer is None:
-            # gloo writes without autograd's knowledge. A backward that saved the tensor must notice, as after copy_.
+            # gloo does not report writes to autograd. A backward that saved the tensor must detect it, as after copy_.
             torch.autograd.graph.increment_version(call.strips[0])
         elif call.is_flat:
             torch.split_with_sizes_copy(call.buffer, [strip.numel() for strip in call.strips], out=call.strips)

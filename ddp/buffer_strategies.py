@@ -117,7 +117,7 @@ class BufferStrategies:
         if name in self._slots:
             return self._slots[name]
         if name in self._ignored:
-            raise UsageError(f"{found}, a buffer that the engine was told to ignore: take {name!r} off that list")
+            raise UsageError(f"{found}, a buffer that the engine ignores: remove {name!r} from the ignored names")
         raise UsageError(f"{found}, which is no buffer of the module{_candidates(wanted, list(self._slots))}")
 
 
@@ -206,7 +206,7 @@ def _slot(module: nn.Module, name: str) -> Slot:
 
 
 def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | BufferHook:
-    # torch's reductions can be called, but are no hooks.
+    # torch's reductions are callable, but no hooks.
     if callable(hook) and not isinstance(hook, dist.ReduceOp.RedOpType):
         return hook
     names = ", ".join(repr(strategy.value) for strategy in Strategy)

@@ -53,9 +53,9 @@ class BufferSync:
         """
         plan = self._plan(when)
         with torch.no_grad():
-            # Every buffer is looked at before anything is sent: a wrong one must not leave the ranks half way.
-            # `.data` has a version counter of its own: a forward that has saved a buffer, as batch norm does, may still
-            # run backward after the next forward has synchronized it. torch's engine counts no such writes either.
+            # All buffers are checked before anything is sent, so an error does not leave ranks in different states.
+            # `.data` has its own version counter: the backward of a forward that saved a buffer, as batch norm does,
+            # may run after the next forward has synchronized it. torch's engine does not count such writes either.
             to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
             to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
             to_call = [slot.tensor() for slot, _ in plan.hooks]

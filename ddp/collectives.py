@@ -102,7 +102,7 @@ def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
     try:
         contributed = row.contribution and row.contribution(*arguments)
         return _collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
-    except (TypeError, IndexError, AttributeError):  # not how torch.distributed calls it
+    except (TypeError, IndexError, AttributeError):  # torch.distributed did not make this call
         return None
 
 
@@ -117,7 +117,7 @@ def _reduction(options: Any) -> str | None:
 def _collective(
     operation: str, tensors: Tensor | Sequence[Tensor], options: Any, *, is_rooted: bool
 ) -> Collective | None:
-    if isinstance(tensors, Tensor):  # the group's methods take one alone, too
+    if isinstance(tensors, Tensor):  # the group's methods also take a single tensor
         tensors = [tensors]
     reduction = _reduction(options) if "reduce" in operation else "SUM"
     root = NO_ROOT if not is_rooted else options if isinstance(options, int) else int(options.rootRank)

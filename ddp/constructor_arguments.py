@@ -73,7 +73,7 @@ def checked_group(group: ProcessGroup | None) -> ProcessGroup:
     """Return the given group, or the default group."""
     if group is None:
         return dist.distributed_c10d._get_default_group()
-    # torch gives a number for a group that this rank is not in.
+    # For a group without this rank, torch returns a number.
     if not isinstance(group, ProcessGroup) and group is not dist.GroupMember.NON_GROUP_MEMBER:
         raise UsageError(
             f"process_group is {group!r}, expected a ProcessGroup or None: make one by torch.distributed.new_group"

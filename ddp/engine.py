@@ -195,8 +195,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         ):
             if has_it:
                 raise UsageError(
-                    f"a wrapper with {what} cannot be copied or pickled, as the copy would lack it: copy its module "
-                    "and wrap the copy"
+                    f"a DistributedDataParallel with {what} cannot be copied or pickled: copy its module and wrap that"
                 )
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
 
@@ -236,7 +235,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._forward_context = context
         if kind is not Forward.EVALUATION:
             self.reducer.rebuild_if_due(context.participants.source)
-        # torch's rule: not if the gradients of the forward before have stayed local.
+        # As in torch, not after a forward whose gradients stay local.
         if self.require_forward_param_sync:
             self._synchronize_buffers(When.BEFORE_FORWARD, context.participants)
         return context
@@ -246,7 +245,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._forward_context is context:
             self._forward_context = replace(context, has_returned=True) if context.is_reduction_due else None
         self.require_forward_param_sync = context.kind is Forward.SYNCHRONIZED
-        # As in torch: where an earlier forward's gradients are still due, the next backward is reduced, whatever it is.
+        # As in torch, the next backward is reduced if gradients of an earlier forward are still due.
         joins_them = context.kind is Forward.LOCAL and self.reducer.are_gradients_due
         if context.kind is Forward.SYNCHRONIZED or joins_them:
             self.reducer.expect(
@@ -280,7 +279,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _scale(self, participants: Participants) -> Scale | None:
         options = self._join_options
         in_place = self.gradient_as_bucket_view is True
-        # A hook averages over all ranks by itself: what it gets makes up for that.
+        # A hook averages over all ranks, so its input is scaled for the difference.
         if self._samples:
             share = self._samples[dist.get_rank(self.process_group)] * (
                 self._world_size if self.reducer.has_hook else 1
@@ -382,9 +381,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps."""
         if self._is_apart:
             raise JoinError(
-                "a join of this model ended when a rank left it by an exception, so the ranks' states differ, expected "
-                "no further forward: construct the DistributedDataParallel anew, which compares and broadcasts the "
-                "state"
+                "a rank left a join of this model by an exception, so the ranks' states differ: construct the "
+                "DistributedDataParallel again, which compares and broadcasts the state"
             )
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
@@ -423,7 +421,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._samples = ()
         self.reducer.join = None
         self._join_config = type(self._join_config).construct_disabled_join_config()
-        # Ranks left after forwards of different kinds.
+        # The last forwards of the ranks may differ in kind.
         self.require_forward_param_sync = True
         if authoritative is not None:
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
@@ -453,7 +451,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         named = self._not_ignored(self.module.named_parameters())
         if with_buffers:
             named += self._not_ignored(self.module.named_buffers())
-        # `.data`: as in torch, no backward that is under way minds what is written here.
+        # `.data`: as in torch, a running backward does not detect these writes.
         broadcast_coalesced([tensor.data for _, tensor in named], source, self.process_group)
 
     def _not_ignored(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -466,7 +464,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def __ddp_progress__(self) -> dict[str, object]:
         """Return the progress of this replica, for a diagnosis (see simulator/attribution/wrapper.py)."""
         if "reducer" not in vars(self):
-            return {}  # its construction failed
+            return {}  # the construction failed
         options = self._join_options
         return {
             **self.reducer.__ddp_progress__(),

@@ -84,7 +84,7 @@ class EndOfBackward:
         A backward that runs none of `accumulators` is ignored, such as torch.autograd.grad for a penalty on the input's
         gradient. If there are no accumulators, any backward counts.
         """
-        self._task = -1  # of a backward that an exception ended
+        self._task = -1  # an exception may have ended the previous backward
         for node in set(_nodes(tensors)):
             node.register_prehook(partial(self._on_backward, accumulators))
 
@@ -118,7 +118,7 @@ def _runs_any(accumulators: Iterable[Node]) -> bool:
     """Inside a backward: return whether it will run one of these nodes."""
     try:
         return any(map(torch._C._will_engine_execute_node, accumulators))
-    except RuntimeError:  # one of them is what torch.autograd.grad was asked for
+    except RuntimeError:  # torch.autograd.grad was asked for one of them
         return False
 
 

@@ -32,7 +32,7 @@ def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
         return {}
     try:
         store.wait(list(keys), timedelta(seconds=ANSWER_SECONDS))
-    except (RuntimeError, TimeoutError):  # which of them, depends on the kind of store
+    except (RuntimeError, TimeoutError):  # depending on the kind of store
         keys = [key for key in keys if store.check([key])]
     return {key: store.get(key).decode() for key in keys}
 

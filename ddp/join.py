@@ -97,7 +97,7 @@ class Join:
                 divides_by_initial_size=self._divides_by_initial_size,
                 weighs_samples=self._weighs_samples,
             )
-        # A join of one rank inside another concerns nobody else.
+        # A join of a single rank may be inside another one.
         self._token = _joining.set(outer or self._coordinator)
 
     def __exit__(
@@ -114,7 +114,7 @@ class Join:
             elif error is None:
                 authoritative = coordinator.shadow_until_all_joined()
             elif isinstance(error, (Exception, SystemExit)):
-                # If the group is broken, too, the error that came first still says more.
+                # If the group fails too, the first error is more useful.
                 with suppress(Exception):
                     coordinator.leave_by(error)
         finally:
@@ -139,7 +139,7 @@ class EngineJoinHook(JoinHook):
         model.begin_join(
             self._coordinator, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
         )
-        # torch's Join does not call its hooks after an exception; all it does then is let go of them.
+        # torch's Join does not call its hooks after an exception; it only drops them.
         weakref.finalize(self, _end, weakref.ref(model), self._coordinator).atexit = False
 
     def main_hook(self) -> None:
@@ -208,8 +208,8 @@ def check_no_other_join(model: Member, own: JoinCoordinator | None) -> None:
     joining = _joining.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:
         raise UsageError(
-            "a forward inside the join of another model, expected all models that are trained inside to be part of it: "
-            "use ddp.Join([model, other])"
+            "a forward inside the join of another model: use ddp.Join([model, other]) with all models that are trained "
+            "inside"
         )
 
 
@@ -227,8 +227,8 @@ def _check_models(models: Sequence[object]) -> None:
     groups = {id(model.process_group) for model in models}  # type: ignore[attr-defined]
     if len(groups) > 1:
         raise UsageError(
-            "models use different process groups, expected one: construct them with one, or train them in loops of "
-            "their own"
+            "models use different process groups, expected one: construct them with one, or train them in "
+            "separate loops"
         )
     if len({id(model) for model in models}) < len(models):
-        raise UsageError("models has one model twice, expected each once")
+        raise UsageError("models has one model twice: list each model once")

@@ -213,7 +213,7 @@ class JoinCoordinator:
         if away:
             raise JoinError(
                 f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
-                "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+                "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
 
@@ -256,7 +256,7 @@ class JoinCoordinator:
             if calls is None:
                 self._abandon(self._latest_first, with_buffers=True)
             elif Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
-                # The buckets are others by now, and the models know them; what is not theirs comes before or after.
+                # The buckets were rebuilt since, so the models make their own calls; other calls are before or after.
                 indices = [index for index, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
                 first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
                 reducing = {self.members[calls[index].engine] for index in indices}
@@ -273,7 +273,7 @@ class JoinCoordinator:
             self._follow(call)
 
     def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
-        # What was called last is the first to have its backward, if the models are chained.
+        # If models are chained, the last one called has the first backward.
         with self._unwatched():
             for member in members:
                 member.abandon(with_buffers=with_buffers)
@@ -402,7 +402,7 @@ def _groups_by_ranks(group: ProcessGroup) -> tuple[list[ProcessGroup], list[tupl
     """Return the groups with the same ranks, `group` first, in one order on all ranks, and those with some."""
     ranks = dist.get_process_group_ranks(group)
     alike, others = [group], []
-    all_groups = distributed_c10d._world.pg_map  # in the order they were made; torch has no public list
+    all_groups = distributed_c10d._world.pg_map  # in the order of creation; torch has no public list
     for other in (each for each in all_groups if isinstance(each, ProcessGroup)):
         own = dist.get_process_group_ranks(other)
         if other is not group and own == ranks:

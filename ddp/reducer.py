@@ -171,7 +171,7 @@ class Reducer:
         if outputs is None:
             return
         if self._reached is not None:
-            # Several forwards may come before the backward: what any of them reaches may get a gradient.
+            # Several forwards may share a backward: parameters that any of them uses may get a gradient.
             self._reached = None if outputs.reached is None else self._reached | outputs.reached
         self._end_of_backward.watch(outputs.tensors, outputs.accumulators)
 
@@ -258,7 +258,7 @@ class Reducer:
         with self._queue.calls_of(bucket), self._announced(Kind.BUCKET, bucket.index) as is_followed:
             self._queue.reduce(bucket)
             if is_followed and self.has_hook:
-                bucket.wait()  # what a hook calls when its first call is done belongs to this announcement
+                bucket.wait()  # further calls of the hook belong to this announcement
 
     def on_backward_end(self) -> None:
         """End the backward: parameters without a gradient get none."""
@@ -292,7 +292,7 @@ class Reducer:
     def _finish_buckets(self) -> None:
         self._queue.finish()
         if self._needs_used_map and self._used_map is None:
-            # With a hook, whose calls may make further ones when they are done: those come first on every rank.
+            # A hook's call may make further calls when it is done: these are first on every rank.
             self._start_used_map()
 
     @property
@@ -316,7 +316,7 @@ class Reducer:
             return self._known_as_unused
         if self._kept:
             return used_map.unused()
-        used_map.wait()  # everything was used here: there is nothing to read
+        used_map.wait()  # all parameters were used here, so the result is not needed
         return frozenset()
 
     @property

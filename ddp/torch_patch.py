@@ -29,7 +29,7 @@ def patch_torch_ddp() -> Iterator[None]:
 
 
 def _becomes_ours(original: Callable[..., None]) -> Any:
-    # Not by `__new__`: Python cannot take that off a class again (object.__new__ then refuses arguments).
+    # Not by `__new__`, which cannot be removed from a class again: object.__new__ then rejects arguments.
     @wraps(original)
     def __init__(wrapper: Any, *arguments: Any, **options: Any) -> None:
         if type(wrapper) is not TorchsEngine:

@@ -42,7 +42,7 @@ def find_tensors(output: object) -> Iterator[Tensor]:
     nodes registered with torch's pytree, and a local RRef. It does not search modules, optimizers, functions and
     classes, runs no property, and consumes no iterator.
     """
-    # Objects, not only their ids: one that was made on the way would leave its id to the next.
+    # Keeps the objects, since the id of a temporary object may be used again.
     seen: dict[int, object] = {}
     stack = [output]
     while stack:

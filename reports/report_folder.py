@@ -64,9 +64,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
-    return ReportError(
-        f"{what} cannot be written ({error.strerror}), expected a {kind} or a place for one: give another one"
-    )
+    return ReportError(f"{what} cannot be written ({error.strerror}): give another {kind}")
 
 
 def plain_name(name: str, keeps_end: bool = False) -> str:

@@ -112,8 +112,12 @@ def replay(
     which shows both runs, if a recorded choice is not possible any more. Without `strict`, such a choice is taken
     modulo the number of options, and the default follows the last one; the result's schedule has the choices made.
     """
+    given: Mapping[str, object] = options
+    if "alike" in given:
+        raise UsageError(
+            f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
+        )
     runnable = _runnable(program)
-    _check_starts_as_recorded(options)
     plan = _plan(runnable, world_size, options)
     _check_budget(budget)
     recorded = Replay(Schedule.parse(str(schedule), program=plan.identity))
@@ -177,13 +181,6 @@ def _runnable(program: Any) -> Any:
     """Return the `Script` of a command, a list of words; return any other program unchanged."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
     return Script(tuple(program)) if is_command else program
-
-
-def _check_starts_as_recorded(options: Mapping[str, object]) -> None:
-    if "alike" in options:
-        raise UsageError(
-            f"alike is {options['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
-        )
 
 
 def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:

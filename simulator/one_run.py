@@ -204,14 +204,12 @@ def _literal(value: Any) -> str:
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
         items = [_literal(item) for item in value]
-        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+        inner = ", ".join(items)
+        in_tuple = f"({inner},)" if len(items) == 1 else f"({inner})"
+        text = "..." if "..." in items else f"[{inner}]" if type(value) is list else in_tuple
     else:
         text = "..."
     return text if len(text) <= _LONGEST_LITERAL else "..."
-
-
-def _tuple_literal(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _as_threads(
@@ -246,8 +244,8 @@ def _as_threads(
     host = execution.host
     session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
     if director is not None:
-        director.opener = session_host
-        host.prompt_server.read_by(director.read)
+        director.open_debugger = session_host.stop
+        host.prompt_server.reader = director.read
     backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(session_host))

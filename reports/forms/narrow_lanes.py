@@ -118,7 +118,7 @@ def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -
 
 def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
     """Return the characters of each lane."""
-    width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # so that a wait in the last one shows
+    width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # room for a wait after the last call
     rows = [[" "] * width for _ in lanes.lanes]
     for bar in lanes.bars:
         end = width if bar.end is None else ceil(bar.end)

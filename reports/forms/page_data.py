@@ -44,7 +44,7 @@ FAMILIES = ("collective", "rooted", "barrier", "message", "group")
 def family_of(call: Call) -> int:
     """Return the index in FAMILIES of the family of a call."""
     row = OPERATIONS.get(call.operation)
-    if row is None:  # of a document that was made elsewhere
+    if row is None:  # another program made the document
         family = "collective"
     elif row.kind is Kind.COLLECTIVE:
         family = "barrier" if row.shapes is Shapes.NONE else "rooted" if row.has_root else "collective"

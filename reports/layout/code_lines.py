@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddpsim.reports.document import Call, Finding, Run, Waiting
+from ddpsim.reports.document import Call, Finding, Rank, Run, Waiting
 from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
@@ -132,14 +132,17 @@ def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
     blamed = set(run.blamed(finding))
     for rank in finding.ranks:
         role = CULPRIT if rank in blamed else OTHER
+        end = run.ranks[rank] if run.ranks else Rank(rank, "unknown")
+        has_raised = end.end == "raised"
         wait, issue = waiting.get(Who(rank)), last.get(rank)
         if wait is not None and wait.site is not None and finding.code != "rank_error":
             yield _waiting(run, wait, role)
-        elif issue is not None and not (_has_raised(run, rank) and first is not None):
+        elif issue is not None and not (has_raised and first is not None):
             call = run.issued(issue)
-            yield _There(role, _left(run, rank, _name(run, call)), Who(rank), call.site, call.caller)
+            then = {"returned": ", then returned", "raised": ", then raised"}.get(end.end, "")
+            yield _There(role, f"last call {_name(run, call)}{then}", Who(rank), call.site, call.caller)
         elif first is not None:
-            yield _There(role, _ended(run, rank), Who(rank), first)
+            yield _There(role, f"raised {end.text}" if has_raised and end.text else "", Who(rank), first)
 
 
 def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
@@ -176,17 +179,3 @@ def _last_calls(run: Run) -> dict[int, int]:
         for index, event in enumerate(run.events)
         if event.kind is EventKind.ISSUE and event.call is not None and not event.thread
     }
-
-
-def _left(run: Run, rank: int, last: str) -> str:
-    end = run.ranks[rank].end if run.ranks else "unknown"
-    words = {"returned": ", then returned", "raised": ", then raised"}
-    return f"last call {last}{words.get(end, '')}"
-
-
-def _has_raised(run: Run, rank: int) -> bool:
-    return bool(run.ranks) and run.ranks[rank].end == "raised"
-
-
-def _ended(run: Run, rank: int) -> str:
-    return f"raised {run.ranks[rank].text}" if _has_raised(run, rank) and run.ranks[rank].text else ""

@@ -67,7 +67,7 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
             continue
         if event.kind is EventKind.ISSUE:
             if index not in nodes:
-                continue  # it is in no slot: none of ours
+                continue  # it is in no slot, so it is not drawn
             order.lane[index] = lane
             order.before[index] = passed.get(lane) or list(passed.get(main, ()))
             passed[lane] = [index]

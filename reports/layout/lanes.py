@@ -1,8 +1,6 @@
 """Computes the lanes of a run: a row for each rank and each thread, with columns for the order of calls.
 
-This is layout only: it computes positions, and a renderer draws. Matched calls share a column (`columns`). A wait
-reaches from the arrival of the rank to the point where it continued, or to the right edge. A call that never came is
-marked as missing. Ranks that did the same may share a lane (`classes`).
+Renderers draw the positions. Ranks that did the same may share a lane (`classes`).
 """
 
 from __future__ import annotations

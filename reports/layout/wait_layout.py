@@ -12,8 +12,7 @@ from typing import Literal
 
 import networkx as nx
 
-from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph, folded
 
 _LETTER = 7.4
 """The approximate width of a letter."""

@@ -179,7 +179,7 @@ def _phase(origin: Origin) -> str:
 def _error_text(error: BaseException) -> str:
     try:
         message = str(error).strip().partition("\n")[0]
-    except Exception:  # its text is the user's code
+    except Exception:  # the user's code makes the text
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status_of(arguments: Sequence[str] | None) -> int:
+    """Run the command line, print the message of an error, and return the exit status."""
     if line := shadow():
         output.note(line)
         return Status.USAGE_ERROR

@@ -109,10 +109,7 @@ def diagnose(
                 comparison = run_beside(diagnosis.job, program)
             output.show(f"\n{comparison}")
         reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return _STATUS[diagnosis.verdict.value]
-
-
-_STATUS = {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}
+    return {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}[diagnosis.verdict.value]
 
 
 def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:

@@ -169,7 +169,7 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
 
 
 def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
-    """Return the exit status and its line; an expected failure need show in one schedule only."""
+    """Return the exit status and its line. An expected failure has to occur under one schedule only."""
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge
 

@@ -19,7 +19,6 @@ from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.fuzzing.campaign import CampaignProgress
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
@@ -68,14 +67,22 @@ def fuzz(
     Each run is compared with its expectation, with training on one process, and with the other engine. Failures are
     shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
-    from ddpsim.scenarios.fuzzing.named_scenario import default_engine
+    from ddpsim.scenarios.fuzzing.named_scenario import default_engine, saved_name, world_sizes
+    from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.running.run_as import with_options
 
     _check_together(name, options, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
-    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, options)
+    if name is None:
+        plan = Plan(seed, engines, executions, for_torch="documented" if documented else True)
+    else:
+        saved_as = saved_name(name, corpus)
+        sizes = world_sizes(with_options(load(name), options), world_size)
+        plan = Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
     check_budget(plan, seconds)
     check_folder(corpus)
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
@@ -85,7 +92,7 @@ def fuzz(
 def _check_together(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
-    """Raise UsageError for options that go only with a name, or only without one."""
+    """Raise UsageError for options that need a scenario's name, or that exclude one."""
     from ddpsim import UsageError
 
     of_a_name = ["--world-size"] if world_size is not None else []
@@ -110,33 +117,10 @@ def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
     return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
-def _plan(
-    name: str | None,
-    engines: tuple[Engine, ...],
-    corpus: Path,
-    world_size: int | None,
-    documented: bool,
-    seed: int,
-    executions: int | None,
-    options: Mapping[str, Any],
-) -> Plan:
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.named_scenario import saved_name, world_sizes
-    from ddpsim.scenarios.fuzzing.plan import Plan
-    from ddpsim.scenarios.running.run_as import with_options
-
-    if name is None:
-        return Plan(seed, engines, executions, for_torch="documented" if documented else True)
-    saved_as = saved_name(name, corpus)
-    sizes = world_sizes(with_options(load(name), options), world_size)
-    return Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
-
-
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
     from ddpsim.scenarios.cli.fuzz_reports import report_found
-    from ddpsim.scenarios.fuzzing.campaign import run_campaign
-    from ddpsim.scenarios.fuzzing.summary import summary
+    from ddpsim.scenarios.fuzzing.campaign import run_campaign, summary
 
     if plan.name and (status := _first_look(plan.name, plan, seconds, report)) is not None:
         return status
@@ -157,7 +141,7 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
-    """Report a scenario that fails under every schedule, or never ends; None if there is something to search for."""
+    """Report a scenario that fails under every schedule, or never ends. Return None for another one."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails, first_look
     from ddpsim.scenarios.running.run_as import with_options

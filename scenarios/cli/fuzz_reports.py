@@ -30,6 +30,7 @@ def report_found(campaign: Campaign, report: Report) -> None:
 
 
 def _add(path: Path, failure: Failure, report: Report) -> None:
+    """Run a failing file once more, and add the run to the report."""
     engine, start = failure.group.engine, time.perf_counter()
     if failure.group.code == Code.STUCK:
         text = "this scenario does not end, so it was not run again for a report"

@@ -11,7 +11,7 @@ from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.schedule_replay import Divergence
 
 _SCHEDULES = 10
-"""`Expectation.shows` is out of this many random schedules: those of seeds 0 to 9."""
+"""The number of random schedules in which `Expectation.shows` counts outcomes: those of seeds 0 to 9."""
 
 
 class Judgement(NamedTuple):

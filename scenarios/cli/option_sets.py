@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OptionSet(NamedTuple):
-    """Marks a command's parameter whose value is made from several options."""
+    """Marks a parameter of a command: its value is made from several options."""
 
     make: Callable[..., Any]
     """Makes the parameter's value from the options, which are its keywords."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -130,8 +129,8 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
                 f"backend semantics are {name!r}, expected one of {', '.join(BACKENDS)}, all: give one of these names, "
                 "or several separated by commas"
             )
-    if twice := [name for name, times in Counter(chosen).items() if times > 1]:
-        raise UsageError(f"backend semantics are {names!r}, which has {twice[0]} twice: name each once")
+        if chosen.count(name) > 1:
+            raise UsageError(f"backend semantics are {names!r}, which has {name} twice: name each once")
     return chosen
 
 
@@ -155,7 +154,7 @@ def engine_text(engine: Engine) -> str:
 
 
 def prepared_for(transport: str) -> AbstractContextManager[object]:
-    """Keep the servers that the ranks of several runs on real processes are forked from."""
+    """Return a context that keeps the servers from which the ranks of runs on real processes are forked."""
     if transport != "processes":
         return nullcontext()
     from ddpsim.scenarios.jobs.job_launcher import standing_by

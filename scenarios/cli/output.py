@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Each = TypeVar("Each")
 
 _WIDTH = 120
-"""Lines of a list are cut to this width, or to the terminal's if that is wider."""
+"""The width to which lines of a list are shortened; a wider terminal's own width counts instead."""
 
 
 def show(text: str) -> None:
@@ -57,7 +57,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
-    """Print a line for each scenario: its name, its expected outcome, its summary; on a terminal cut, with headings."""
+    """Print a line for each scenario: its name, its expected outcome, its summary. A terminal gets shortened lines."""
     if not sys.stdout.isatty():
         whole = _lines(scenarios, lambda expected, world_size: expected.text(world_size))
         show("\n".join(map("".join, whole.values())))

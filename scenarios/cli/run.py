@@ -37,7 +37,7 @@ from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 
 if TYPE_CHECKING:
-    from ddpsim import Budget, Result
+    from ddpsim import Result
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
@@ -77,9 +77,13 @@ def run(
 ) -> int:
     """Run a script, a function or a scenario, and report its outcome."""
     with without_collections():
+        from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.scenarios.running.runner import run_scenario
+
+    limits: dict[str, Any] = {"seconds": seconds, "steps": steps}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
         return run_scenario(
@@ -90,7 +94,7 @@ def run(
             policy=policy,
             seed=seed,
             timeout_seconds=timeout,
-            budget=_budget(seconds, steps),
+            budget=Budget(**given) if given else None,
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
@@ -106,15 +110,6 @@ def run(
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
         leave = partial(leave_records, records)
         return _run(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
-
-
-def _budget(seconds: float | None, steps: int | None) -> Budget | None:
-    """Return the budget of the given options; None if none is given. Raises UsageError for a wrong value."""
-    from ddpsim import Budget
-
-    said: dict[str, Any] = {"seconds": seconds, "steps": steps}
-    given = {name: value for name, value in said.items() if value is not None}
-    return Budget(**given) if given else None
 
 
 def _run(
@@ -187,10 +182,8 @@ def _outcome(result: Result, backend: str) -> str:
         return "passes"
     if result.verdict is Verdict.UNKNOWN:
         return "is not decided"
-    does_hang = result.findings[0].code.value.startswith("deadlock.")
-    if backend == GLOO.name:
-        return "hangs" if does_hang else "fails"
-    return "can hang" if does_hang else "can fail"
+    verb = "hang" if result.findings[0].code.value.startswith("deadlock.") else "fail"
+    return f"{verb}s" if backend == GLOO.name else f"can {verb}"
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:

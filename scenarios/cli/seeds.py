@@ -43,7 +43,7 @@ class Outcomes:
     """Counts of the outcomes of many seeds, and the one run to show."""
 
     seeds: dict[str, list[int]] = field(default_factory=dict)
-    """The seeds with each outcome."""
+    """By outcome, the seeds of the runs with this outcome."""
     statuses: list[Status] = field(default_factory=list)
     _shown: tuple[Result, Judgement] | None = None
 
@@ -99,7 +99,7 @@ def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Resul
 
 
 def _rank(result: Result, judgement: Judgement) -> int:
-    """Return the priority of a run to be the one shown."""
+    """Return the priority of a run for being shown: highest for an unexpected one, then for one that did not pass."""
     from ddpsim import Verdict
 
     return 2 * (judgement.status is not Status.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

@@ -34,7 +34,7 @@ _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is read of one scenario."""
+    """A scenario as `ddpsim list` shows it, read from its file without importing it."""
 
     name: str
     summary: str

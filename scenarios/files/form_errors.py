@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 
 
 def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value, and a sentence about it: `values` should have a `form` at `start`."""
+    """Return the path of the invalid value, and a sentence about it. The value at `start` was read as a `form`."""
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
@@ -107,7 +107,7 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table; of the key that says the kind of the table, an enumeration of the kinds."""
+    """Return the type of a key in a table. For the key that chooses the kind of table, return all kinds."""
     tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
@@ -126,12 +126,10 @@ def _table(kind: inspect.Type, value: Any) -> inspect.StructType:
 def _expected(kind: inspect.Type, value: object, key: str) -> str:
     if isinstance(kind, inspect.Metadata) and kind.extra:
         return str(kind.extra["expected"])
-    each = list(_alternatives(kind))
-    meant = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
-    texts = [_text(one, value, key) for one in each if isinstance(one, meant)] or [
-        _text(one, value, key) for one in each
-    ]
-    return " or ".join(dict.fromkeys(texts))
+    possible = list(_alternatives(kind))
+    similar = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
+    described = [each for each in possible if isinstance(each, similar)] or possible
+    return " or ".join(dict.fromkeys(_text(each, value, key) for each in described))
 
 
 def _text(kind: inspect.Type, value: object, key: str) -> str:
@@ -153,11 +151,9 @@ def _text(kind: inspect.Type, value: object, key: str) -> str:
 def _array(item: inspect.Type, key: str) -> str:
     if isinstance(item, inspect.IntType):
         return f"an array of whole numbers {_range(item)}"
-    return (
-        "an array of strings"
-        if isinstance(item, (inspect.StrType, inspect.EnumType))
-        else f"tables, each under [[{key}]]"
-    )
+    if isinstance(item, (inspect.StrType, inspect.EnumType)):
+        return "an array of strings"
+    return f"tables, each under [[{key}]]"
 
 
 def _range(kind: inspect.IntType) -> str:

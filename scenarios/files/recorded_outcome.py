@@ -1,10 +1,4 @@
-"""The outcome of a saved run, in a table of its file, so that a replay can be compared with it.
-
-    [recorded]
-    verdict = "fail"
-    codes = ["deadlock.cycle"]
-    digest = "0f2c..."                     # of the trace
-    choices = 23                           # 0 if not counted: round robin does not choose
+"""The outcome of a saved run, in the table `[recorded]` of its file, so that a replay can be compared with it.
 
 A file without the table can still be replayed; only its schedule is compared.
 """
@@ -21,7 +15,7 @@ from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
-"""The name of the table."""
+"""The name of the table in a scenario file."""
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,13 +48,13 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outcome_of(result: Result) -> RecordedOutcome:
-    """Return the outcome of a run in the form that is recorded."""
+    """Return the outcome of a run, to record it or to compare it with a recorded one."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def with_outcome(text: str, result: Result) -> str:
-    """Return the text of a scenario file, which has no such table yet, with the outcome of a run added."""
+    """Add the outcome of a run to the text of a scenario file, which has no such table yet."""
     return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
 
 

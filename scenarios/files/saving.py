@@ -41,7 +41,11 @@ from ddpsim.simulator.whole_file import write_whole
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
     """Write a scenario into a file, replacing an existing one. Raises UsageError if it cannot be written."""
-    text = text_of(scenario, summary=summary, cause=cause)
+    write_text(path, text_of(scenario, summary=summary, cause=cause))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
@@ -79,7 +83,7 @@ _LAST = ("fault", "expect")
 
 
 def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
-    """Return the faults to write: a scenario that is run by its name has its own."""
+    """Return the tables of faults to write. A scenario that the file names already has its own faults."""
     is_value = training_in(scenario) is not None or program_in(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
     faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
@@ -87,7 +91,7 @@ def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
 
 
 def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """Return the form of what it runs and what it expects."""
+    """Return the form of a scenario; it has what the scenario runs and expects, and the keys of `said`."""
     training, program = training_in(scenario), program_in(scenario)
     if training is not None:
         return _training(_within_reach(training, scenario.world_size), scenario, said)
@@ -131,7 +135,7 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
 
 
 def _lines(steps: list[Any]) -> Any:
-    """Format one step per line."""
+    """Return the steps as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     for step in steps:
         table = tomlkit.inline_table()
@@ -156,7 +160,7 @@ def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
 
 
 def _options(scenario: Scenario) -> dict[str, Any]:
-    """Return the options of its runs that differ from the defaults."""
+    """Return the run options of a scenario that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
     values = {name: getattr(scenario, name) for name in OPTION_KEYS}
     given = {name: value for name, value in values.items() if value != defaults[name]}

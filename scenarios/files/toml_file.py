@@ -1,26 +1,7 @@
 """Read scenarios from TOML files: a declared training, the steps of each rank, or another scenario with a schedule.
 
-    summary = "one rank has a batch less than the others, and join lets them continue"
-    world_size = 3
-    network = { name = "mlp", hidden = [8, 8] }
-    iterations = [2, 4, 3]                 # or one number, or { start = 2, step = 1, cycle = 3 }
-    join = true
-
-    [engine]                               # arguments of DistributedDataParallel
-    bucket_cap_mb = 0.001
-
-    [[exception]]                          # what all ranks, or `ranks`, do differently in some iterations
-    iterations = [0]
-    action = "accumulate"
-
-    [expect]
-    oracle = true                          # compare every rank's numbers with plain training
-
-Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/program_json.py, and `[[group]]`
-the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
-engine. docs/scenarios.md lists every key.
-
-`toml_forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
+`toml_forms.py` has one form for each of the three, and docs/scenarios.md lists every key. A file is read into a form,
+and `saving.py` writes it from one.
 """
 
 from __future__ import annotations
@@ -63,7 +44,7 @@ VERSION = 1
 """The version of the format; also that of a file without a version."""
 
 Find = Callable[[str], Scenario]
-"""Finds the scenario of a name."""
+"""A function that returns the scenario of a name."""
 
 # --- the parts of a file ----------------------------------------------------------------------------------------------
 
@@ -98,7 +79,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
     try:
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
-        file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
+        file.refuse("schedule", expected='choices as in a replay token: write one such as "0x12.1.2"')
     faults = _faults(file, form, scenario.world_size)
     given = {name: getattr(form, name) for name in OPTION_KEYS}
     options: dict[str, Any] = {
@@ -211,7 +192,7 @@ def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 
 
 def _expectations(file: TomlFile, expect: Expected, world_size: int) -> tuple[Expectation, Expectation | None]:
-    """Return what is expected, and what is expected on our engine if that differs."""
+    """Return the expected outcome, and the expected outcome on the engine of ddpsim if that differs."""
     expected = _expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None
@@ -233,6 +214,6 @@ def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, 
 
 
 def _is_compared(expected: Expectation) -> bool:
-    """Return True if a run with this outcome is compared with the oracle."""
+    """Return True if a run with this outcome is compared with training on one process."""
     diverges = expected.code is not None and expected.code.value.startswith("divergence.")
     return expected.verdict is Verdict.PASS or diverges

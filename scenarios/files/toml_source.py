@@ -47,7 +47,7 @@ def open_toml(path: Path) -> TomlFile:
 
 @dataclass(frozen=True)
 class TomlFile:
-    """The values of a file and their lines. Keys in an inline table count as on the line where that begins."""
+    """The values of a TOML file and the lines of its keys. A key in an inline table has the line of the table."""
 
     path: Path
     text: str
@@ -62,18 +62,18 @@ class TomlFile:
             raise UsageError(f"{self.location(*wrong)} {text}") from None
 
     def location(self, *path: str | int) -> str:
-        """Return file and line of a key, with which an error begins."""
+        """Return the file and line of a key, for the beginning of a message."""
         known = path
         while known and known not in self._lines:
             known = known[:-1]
         return f"{self.path}:{self._lines.get(known, 1)}:"
 
     def refuse(self, *path: str | int, expected: str) -> NoReturn:
-        """Raise UsageError for the value of a key."""
+        """Raise UsageError for the wrong value of a key."""
         self.contradict(*path, says=f"is {shown(at(self.values, path))}, expected {expected}")
 
     def contradict(self, *path: str | int, says: str) -> NoReturn:
-        """Raise UsageError for a value that does not fit to others."""
+        """Raise UsageError for a key, with a message of the file, its line, the key and `says`."""
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property

@@ -6,9 +6,9 @@ Every pytest session loads this module, so it imports little: torch and the simu
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +18,6 @@ from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, ra
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
-
-if TYPE_CHECKING:
-    from ddpsim.scenarios.pytest_plugin.failure import Run
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -159,18 +156,14 @@ def pytest_runtest_makereport(
         prepare_group(call.excinfo.value)
     report = yield
     if report.failed:
-        location = _owe_report(item, report, run)
+        location = []
+        if run is not None and item.config.getoption("ddpsim_report") is not None:
+            from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
+
+            location = [store_failure(item, report, run)]
         annotate(item, report, call.excinfo and call.excinfo.value, run, location=location)
     forget(item)
     return report
-
-
-def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
-    if item.config.getoption("ddpsim_report") is None or run is None:
-        return ()
-    from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
-
-    return (store_failure(item, report, run),)
 
 
 def pytest_terminal_summary(

@@ -114,18 +114,17 @@ def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]
 
 
 def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Function:
+    """Return the marked test. Raises MarkerError if it is no plain function that ranks can run."""
     if not isinstance(item, pytest.Function):
         raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function: remove the marker")
     unittest = sys.modules.get("unittest")
     if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        raise MarkerError(f"{item.name} is in a unittest.TestCase, expected a function or a method of a plain class")
+        raise MarkerError(f"{item.name} is in a unittest.TestCase, expected a plain class: leave out the base class")
     outer = next((node for node in marked_nodes if node is not item), None)
     if outer is not None:
         kind = type(outer).__name__.lower()
         raise MarkerError(f"is on {kind} {outer.name}, expected on a test function: mark the functions that need it")
-    function = item.obj
-    handle = getattr(function, "hypothesis", None)
-    inner = getattr(handle, "inner_test", function)
+    inner = getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise MarkerError(f"{item.originalname} is async, expected a plain function: call asyncio.run in it")
     if inspect.isgeneratorfunction(inner):

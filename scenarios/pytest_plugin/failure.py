@@ -37,7 +37,7 @@ class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
     """A test on ranks failed without an error of a rank's program. The text is the whole diagnosis."""
 
     __module__ = "builtins"
-    """As in pytest's own exception, so that an exception group shows no module name."""
+    """The module that pytest's own exception names, so that an exception group shows no module name."""
 
     def __init__(self, text: str, line: str = "") -> None:
         super().__init__(text, pytrace=False)
@@ -146,7 +146,7 @@ _BELOW = "_ddpsim_below"
 
 
 def prepare_for_group(error: BaseException, run: Run) -> None:
-    """Store the text below an error on the error: the run of a hypothesis example is not kept until the report."""
+    """Store on an error the text to show below it, because the run of a hypothesis example is not kept."""
     if not isinstance(error, RanksFailed):
         setattr(error, _BELOW, "\n".join(_below_the_error(run)))
 

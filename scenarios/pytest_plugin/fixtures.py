@@ -47,7 +47,7 @@ def rank() -> int:
 
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
-    """How many ranks run the test."""
+    """The number of ranks that run the test."""
     options = request.node.stash.get(OPTIONS_KEY, None)
     if options is None:
         pytest.fail(f"fixture 'world_size' is for tests marked @pytest.mark.{MARKER}: mark the test", pytrace=False)

@@ -37,6 +37,7 @@ def run_drawn(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, An
 
 @contextmanager
 def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
+    """Let hypothesis run each example by `run`; `own` has the names of `per_rank` fixtures, which each rank makes."""
     handle = item.obj.hypothesis
     original = handle.inner_test
 

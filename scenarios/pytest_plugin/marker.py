@@ -53,7 +53,7 @@ class Options:
     budget: Any = None
     """A Budget, or a mapping of its limits."""
     timeout: float | None = None
-    """Time limit in seconds: short for a budget with `seconds` only."""
+    """The time limit in seconds: an abbreviation of a budget that has only `seconds`."""
     of_run: Mapping[str, Any] = field(default_factory=dict)
     """The options of a run, as keywords of `simulate`."""
 
@@ -100,6 +100,7 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
 
 
 def _values(mark: pytest.Mark) -> dict[str, Any]:
+    """Return the options of one marker, with the world size checked."""
     values = dict(mark.kwargs)
     if not mark.args and "world_size" not in values:
         raise MarkerError("no world size is given, expected a whole number: write ranks(4) for instance")
@@ -134,6 +135,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
+    """Raise MarkerError for a wrong seed or wrong seeds."""
     if "seed" in values and not _is_whole(values["seed"]):
         raise MarkerError(f"seed is {values['seed']!r}, expected a whole number: write seed=1 for instance")
     if "seeds" not in values:
@@ -174,6 +176,7 @@ def _check_budget(budget: object) -> None:
 
 
 def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
+    """Return the options of an exploration, with its policy; None if the test runs once."""
     if explore is None or explore is False:
         return None
     chosen = DEFAULT_EXPLORING if explore is True else explore

@@ -45,7 +45,7 @@ class Severity(IntEnum):
     """The effect of an exception on the test; a higher one wins."""
 
     RETURNS = 0
-    """An `EarlyReturn` fault, which ends the rank as if it had returned."""
+    """The rank returns early: an injected `EarlyReturn` fault."""
     SKIPS = 1
     FAILS = 2
     LEAVES = 3

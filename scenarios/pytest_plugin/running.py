@@ -69,6 +69,7 @@ def run_on_ranks(
     output, own_names = Output(item), names_on_ranks(item)
 
     def program(rank: int) -> Any:
+        """Run the test on one rank, between its fixtures and their teardown."""
         __tracebackhide__ = True
         output.start(rank)
         fixtures, value = RankFixtures(item), None
@@ -160,6 +161,7 @@ def _raise(failure: RanksFailed) -> NoReturn:
 
 
 def _run(item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output) -> Run:
+    """Run the test once, with a recorded schedule, or with many schedules."""
     _check_expect(options.expect)
     world: dict[str, Any] = {
         "poison": options.explore is not None,
@@ -199,6 +201,7 @@ def _explore(
     seed: int,
     world: dict[str, Any],
 ) -> Run:
+    """Run the test with many schedules, until one has the expected finding, or one fails."""
     wanted = None if options.expect is None else partial(has, code=Code(options.expect))
     search = _Search(options.explore or {}, options.world_size, seed, wanted, on_next=output.forget)
     exploration = explore(program, options.world_size, policy=search, keep_going=wanted is not None, **world)
@@ -280,7 +283,7 @@ _OF_EACH_RANK = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
-"""The attributes that each rank has of its own, because the simulator swaps them at every context switch."""
+"""Attributes with a value for each rank: the simulator swaps them at every context switch."""
 
 
 @contextmanager

@@ -67,8 +67,7 @@ def _blank(issue: Issue, shape: Sequence[int]) -> Tensor:
     return torch.zeros(shape, dtype=_dtype(issue))
 
 
-# --- one function per operation, which issues it
-# -------------------------------------------------------------------------
+# --- one function per operation, which issues it ----------------------------------------------------------------------
 
 
 def _all_reduce(issue: Issue, rank: int, group: Any) -> Issued:
@@ -173,8 +172,7 @@ def _receive(issue: Issue, rank: int, group: Any) -> Issued:
     return Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
-# --- the same calls as Python source for a test
-# --------------------------------------------------------------------------
+# --- the same calls as Python source for a test -----------------------------------------------------------------------
 
 
 def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
@@ -183,8 +181,8 @@ def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
     return f"torch.{maker}({size}{dtype})"
 
 
-def _sent_text(issue: Issue, index: int = 0) -> str:
-    return _tensor("ones", issue, issue.shapes[index])
+def _sent_text(issue: Issue) -> str:
+    return _tensor("ones", issue, issue.shapes[0])
 
 
 def _room(issue: Issue, shape: Shape) -> str:

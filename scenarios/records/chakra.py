@@ -84,13 +84,13 @@ class ChakraNode(NamedTuple):
     """Bytes that the rank sends, or a receive takes; 0 for a barrier."""
     group: str
     members: tuple[int, ...]
-    """Global ranks."""
+    """The global ranks of the group."""
     collective: str | None = None
     """A name of et_def.proto's `CollectiveCommType`."""
     root: int | None = None
-    """Global rank."""
+    """The global rank of the root."""
     peer: int | None = None
-    """Global rank."""
+    """The global rank that a message goes to or comes from."""
     tag: int | None = None
 
 

@@ -61,16 +61,12 @@ def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], 
 def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
     """Write a test for pytest, and return a text on what it finds and how to run it."""
     from ddpsim import simulate
+    from ddpsim.scenarios.files.saving import write_text
     from ddpsim.scenarios.model import CLEAN, finds
-    from ddpsim.simulator.whole_file import write_whole
 
     function = "test_" + re.sub(r"\W", "_", path.stem).removeprefix("test_")
     command = f"ddpsim diagnose {shlex.join(paths)} --write-test {shlex.quote(str(path))}"
-    text = test_of(program, function=function, summary=f"{leading.summary}.", command=command)
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
+    write_text(path, test_of(program, function=function, summary=f"{leading.summary}.", command=command))
     findings = simulate(runpy.run_path(str(path))[function], program.world_size).findings
     expected = finds(findings[0].code, findings[0].ranks) if findings else CLEAN
     found = _found(expected, leading, program.world_size)
@@ -89,7 +85,7 @@ def _found(expected: Expectation, leading: Finding, world_size: int) -> str:
 
 
 def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
-    """Return the text of a file with one test, which fails as the program does. `command` is what made it."""
+    """Return the text of a file with one test, which fails as the program does. The text quotes `command`."""
     ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = ["groups = {}"] if program.groups else []
     for group in program.groups:
@@ -131,7 +127,7 @@ def _plain(text: str) -> str:
 
 
 def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a branch for each different continuation, with its ranks."""
+    """Yield the lines of an `if` with a branch for each different continuation, and its ranks in the condition."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
@@ -154,7 +150,7 @@ def _is_one_of(those: Sequence[int], world_size: int) -> str:
 
 
 def _looped(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines; repeated lines become a loop."""
+    """Yield the lines, with repeated ones as a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))

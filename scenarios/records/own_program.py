@@ -41,6 +41,7 @@ def run_beside(job: Job, program: str) -> str:
 
 
 def _lines(comparison: Comparison, job: Job) -> list[str]:
+    """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]
@@ -99,7 +100,7 @@ def compared(job: Job, run: RunLog) -> Comparison:
 
 
 def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
-    """Return how many calls are equal, and the first difference. After a record's cut-off nothing is compared."""
+    """Return the number of equal calls, and the first difference. Calls after the end of a cut record do not count."""
     own, other = _indices(record, record), _indices(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
@@ -122,7 +123,7 @@ def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
 
 
 def _key(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
-    """Return what must be equal; reductions, roots and splits are not in all records."""
+    """Return the values of a call that must be equal. Reductions, roots and splits are not in all records."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

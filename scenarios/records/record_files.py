@@ -63,7 +63,7 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
     for path in paths:
         found = [path] if os.path.exists(path) else sorted(glob.glob(path))
         if not found:
-            raise RecordError(f"{path} does not exist, expected a file, a folder, an archive or a pattern of records")
+            raise RecordError(f"{path} does not exist, expected a file, a folder, an archive or a pattern: correct it")
         for each in found:
             yield from _of_folder(each) if os.path.isdir(each) else [Source(each, is_named=True)]
 
@@ -100,7 +100,7 @@ def _mode(path: str) -> int:
 def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     """Yield a plain file, or the members of a zip or tar archive."""
     if not stat.S_ISREG(_mode(path)):
-        raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive of records")
+        raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive: name one")
     try:
         with open(path, "rb") as file:
             head = file.read(4)
@@ -114,7 +114,8 @@ def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     except RecordError:
         raise
     except _DAMAGED as error:
-        raise RecordError(f"{path} cannot be read ({_reason(error)})") from error
+        reason = _reason(error)
+        raise RecordError(f"{path} cannot be read ({reason}), expected a record or archive: copy it again") from error
 
 
 def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[FilePiece | Cut]:
@@ -220,4 +221,4 @@ def _read(path: str) -> bytes:
         with Path(path).open("rb") as file:
             return _bounded(file.read(MOST_BYTES + 1), path)
     except OSError as error:
-        raise RecordError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise RecordError(f"{path} cannot be read ({error.strerror or error}): correct its permissions") from error

@@ -54,7 +54,7 @@ def write_records(result: Result, folders: RecordFolders) -> None:
 
 
 def check_folders(folders: RecordFolders) -> None:
-    """Raise UsageError for a folder that cannot be created or already has records, before anything runs."""
+    """Create the folders, before anything runs. Raises UsageError if that fails, or if a folder already has records."""
     if folders.chakra is not None:
         from ddpsim.scenarios.records.chakra import check_chakra
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from ddpsim import Budget, Exploration, Policy, Result, Schedule, Verdict
 from ddpsim.scenarios.engines import Engine
@@ -50,8 +51,7 @@ def with_closest_pass(
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
     program, start = program_on(scenario.name, failing.world_size), failing.schedule.start
     end = time.monotonic() + seconds
-    is_slow = scenario.isolation == "process" or isinstance(scenario.program, Script)
-    ways = 0 if is_slow else _DRAWN
+    ways = 0 if scenario.isolation == "process" or isinstance(scenario.program, Script) else _DRAWN
 
     def run_under(policy: Policy) -> Result:
         budget = Budget(seconds=max(end - time.monotonic(), _LEAST_SECONDS))
@@ -64,15 +64,13 @@ def with_closest_pass(
         policy = Replay(Schedule(choices, program, start), keeps_choices=True)
         return run_under(policy), policy.choices
 
-    def is_over() -> bool:
-        return time.monotonic() > end
-
+    search = partial(closest_pass, failing, run=run, drawn=ways, is_over=lambda: time.monotonic() > end)
     try:
-        found = closest_pass(failing, exploration.first_pass, run, drawn=ways, is_over=is_over)
+        found = search(exploration.first_pass)
         if found is None and exploration.first_pass is None and draws(policy):
             drawn = (run_under(RandomWalk(seed)) for seed in range(_DRAWN))
             passing = next((result for result in drawn if result.verdict is Verdict.PASS), None)
-            found = None if passing is None else closest_pass(failing, passing, run, drawn=ways, is_over=is_over)
+            found = None if passing is None else search(passing)
     except KeyboardInterrupt:
         found = None
     if found is None:

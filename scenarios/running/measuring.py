@@ -15,7 +15,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:
-    """What is measured: a scenario, its world size, and the engine."""
+    """A scenario, with its world size, to measure on an engine."""
 
     scenario: Scenario
     engine: Engine
@@ -38,7 +38,7 @@ class Measurement:
 
     case: MeasuredCase
     seconds: tuple[float, ...]
-    """One for each run, in order."""
+    """The time of each run, in order."""
     events: int
     """Number of events in the trace of the last run."""
     results: tuple[Result, ...]

@@ -23,7 +23,7 @@ class Replayed:
     choices: tuple[Choice, ...]
     """All options offered and choices taken, if they were kept."""
     divergence: Divergence | None
-    """Where it left the recorded schedule."""
+    """The point where the run left the recorded schedule; None if it did not."""
     difference: str
     """How the result differs from the recorded one; "" if it does not, or if nothing was recorded."""
 

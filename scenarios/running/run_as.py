@@ -36,7 +36,7 @@ def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
 
 
 def words_of(scenario: Scenario) -> list[str]:
-    """Return the command-line options that a scenario needs to run in the same way, if no file has them."""
+    """Return the command-line options of a scenario that differ from the defaults, to repeat its run."""
     words: list[str] = []
     for name, option in OPTIONS.items():
         value = getattr(scenario, "added_faults" if name == "faults" else name, None)

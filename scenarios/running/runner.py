@@ -79,17 +79,17 @@ def _check_real(scenario: Scenario) -> None:
     if scenario.gpus is not None:
         raise UsageError(
             f"gpus is {scenario.gpus}, but real processes are no simulation and have no virtual GPUs: leave it out, or "
-            "take transport 'memory'"
+            "use transport 'memory'"
         )
     if isinstance(scenario.program, Script):
         raise UsageError(
             f"transport is 'processes', but {scenario.program.name} is a program, which torchrun runs on real "
-            f"processes: take `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
+            f"processes: use `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
         )
     if scenario.backend_semantics != GLOO.name:
         raise UsageError(
             f"backend semantics are {scenario.backend_semantics!r}, but real processes run on real gloo: leave them "
-            "out, or take transport 'memory'"
+            "out, or use transport 'memory'"
         )
 
 
@@ -100,22 +100,22 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
     if transport == PROCESSES and (policy not in (None, DEFAULT) or seed != 0):
         raise UsageError(
             f"policy is {policy or DEFAULT!r} and seed {seed}, but real processes run freely, without a "
-            "schedule: leave both out, or take transport 'memory' or 'gloo'"
+            "schedule: leave both out, or use transport 'memory' or 'gloo'"
         )
     if timeout_seconds is not None and transport == PROCESSES:
         check_timeout(timeout_seconds)
     elif timeout_seconds is not None:
         raise UsageError(
             f"timeout is {timeout_seconds!r}, but transport {transport!r} finds a deadlock at once and waits for none: "
-            "leave it out, or take transport 'processes'"
+            "leave it out, or use transport 'processes'"
         )
 
 
 def check_simulated(transport: str, but: str) -> None:
-    """Raise UsageError for an unknown transport, and for real processes, with the reason `but`."""
+    """Raise UsageError for a transport that is no simulation; `but` is the reason why it has to be one."""
     check_options(transport, None, 0, None)
     if transport == PROCESSES:
-        raise UsageError(f"transport is 'processes', but {but}: take 'memory' or 'gloo'")
+        raise UsageError(f"transport is 'processes', but {but}: use 'memory' or 'gloo'")
 
 
 NO_REPLAY = "real processes run freely and cannot be replayed"
@@ -146,6 +146,7 @@ def _run(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
+    """Load a scenario, run it by `run`, and compare its result with the reference."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
@@ -184,7 +185,7 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
     declared = [each for each in scenario.args if isinstance(each, Training)]
     for name in [name for training in declared for name in training.engine_options if name not in known]:
         raise UsageError(
-            f"{scenario.name} has [engine] {name}, which engine 'ddp' does not have: leave it out, or take 'torch'"
+            f"{scenario.name} has [engine] {name}, which engine 'ddp' does not have: leave it out, or use 'torch'"
         )
 
 

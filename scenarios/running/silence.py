@@ -24,7 +24,7 @@ def silent(scenario: Scenario) -> Iterator[None]:
 
 
 class _OnlyOurs(io.TextIOBase):
-    """A stream that passes on ddpsim's own lines, each once."""
+    """A stream that prints only ddpsim's own lines, each once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -166,7 +166,8 @@ class OriginTracker:
         if wrapper is None:
             return Origin(reading.phase, shadow=reading.has_joined is not None)
         if reading.ends_join:
-            self._end_join(reading.has_joined._joinables if reading.has_joined else [reading.owner])
+            for each in self._wrappers_in(reading.has_joined._joinables if reading.has_joined else [reading.owner]):
+                each.align(self._wrappers.latest_step(*each.key))
         if reading.phase is Phase.REBUILD:
             wrapper.rebuilds()
         if reading.declared is not None:
@@ -194,10 +195,6 @@ class OriginTracker:
             return _origin_of(wrapper, Phase.USED_MAP, None, shadow=False)
         bucket = wrapper.bucket_for(signature)
         return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
-
-    def _end_join(self, members: Iterable[Any]) -> None:
-        for wrapper in self._wrappers_in(members):
-            wrapper.align(self._wrappers.latest_step(*wrapper.key))
 
     def _notice_join(self, members: Iterable[Any]) -> None:
         """Note that the rank ran out of input.

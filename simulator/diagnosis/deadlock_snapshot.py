@@ -25,7 +25,6 @@ class RankState(Enum):
     SILENT = "silent"
     """Its record has no open call: it may have returned or raised, or be busy. Only for records of real jobs."""
     UNRECORDED = "unrecorded"
-    """There is no record of this rank."""
 
 
 OF_RECORDS = (RankState.SILENT, RankState.UNRECORDED)
@@ -49,7 +48,6 @@ class RankSnapshot:
     state: RankState
     wait: Wait | None = None
     last_call: Call | None = None
-    calls_made: int = 0
     optimizer_steps: int = 0
     error: str = ""
     """Type and message of the exception that it raised."""

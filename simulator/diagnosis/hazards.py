@@ -113,13 +113,10 @@ def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
         yield _at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_count(calls)} never waited for", cause.lines())
 
 
-def _tensors_changed(run: WatchedRun) -> Iterable[Finding]:
+def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.CHANGED):
         fact = f"a tensor of {_count(calls)} was changed by its owner before the wait"
         yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.CHANGED_IN_FLIGHT.lines())
-
-
-def _tensors_shared(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.SHARED):
         fact = f"{_count(calls)} and a call in flight share memory, and one writes it"
         yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
@@ -156,7 +153,7 @@ def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
     for kind, calls, name in run.noticed if run.have_returned else ():
         if kind is NoticedKind.NAMED:
             (call,) = calls
-            lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append(NamedCall(call, name))
+            lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append((call, name))
     return filter(None, map(exchanged, lines.values()))
 
 
@@ -171,8 +168,7 @@ def _lines_met(run: WatchedRun) -> Iterable[Finding]:
 HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _groups_in_other_order,
     _unwaited_work,
-    _tensors_changed,
-    _tensors_shared,
+    _tensors_in_flight,
     _tensors_read,
     _tags_ignored,
     _names_in_other_order,

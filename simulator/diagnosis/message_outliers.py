@@ -107,11 +107,8 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
 def _alone(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find waiting calls whose peer or tag differs from those of all other calls of their line."""
     size = len(snapshot.ranks)
-    lines: dict[_LineOf, list[_Made]] = {}
-    for own in made.values():
-        for each in own:
-            lines.setdefault(each.line, []).append(each)
-    for calls in lines.values():
+    for ranks in _by_line(made).values():
+        calls = [each for own in ranks.values() for each in own]
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
         found = _exception(calls, counts, (_PEER, _NEIGHBOUR))
         if found is not None and found.call in snapshot.slot_by_call and not _wraps(found.call, calls):
@@ -144,7 +141,7 @@ def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: It
 
 
 def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
-    """True if the call links the last and the first rank of a ring."""
+    """Return True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
 
@@ -198,11 +195,7 @@ def _counted(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
 
 def _counted_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find a rank that made one call more at a line (the ends of a pipeline reach other lines than its middle)."""
-    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
-    for rank, own in made.items():
-        for each in own:
-            lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
-    for ranks in lines.values():
+    for ranks in _by_line(made).values():
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
         odd = [rank for rank, own in ranks.items() if len(own) != usual]
@@ -231,6 +224,15 @@ def _roles(made: _Table) -> Iterable[list[int]]:
     for rank, own in made.items():
         roles.setdefault(frozenset(each.line for each in own), []).append(rank)
     return roles.values()
+
+
+def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Made]]]:
+    """Return the calls of each line, by rank."""
+    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
+    for rank, own in made.items():
+        for each in own:
+            lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
+    return lines
 
 
 def _pairs(rows: Iterable[Sequence[_Made]], of: Callable[[_Made], Hashable]) -> _Pairs:

@@ -28,7 +28,6 @@ class Occasion(Enum):
     USUAL = "usual"
     """An optimizer step, an evaluation, or a first forward."""
     MADE = "made"
-    """The wrapper was made."""
     BEGAN = "began"
     """A forward began, after a change that no optimizer step is known for."""
     BACKWARD = "backward"
@@ -42,7 +41,6 @@ class Occasion(Enum):
     AVERAGED = "averaged"
     """The program averaged parameters itself."""
     ENDED = "ended"
-    """The program returned."""
 
 
 class Moment(NamedTuple):
@@ -60,7 +58,7 @@ class Moment(NamedTuple):
     occasion: Occasion = Occasion.USUAL
 
     def is_over_by(self, other: Moment) -> bool:
-        """True if a rank that has reached `other` can no longer reach this one."""
+        """Return True if a rank that has reached `other` can no longer reach this one."""
         if self.step != other.step or self == other:
             return self.step <= other.step
         if self.text or other.text or self.optimizer != other.optimizer:

@@ -40,8 +40,8 @@ def closest_pass(
     """Return a passing execution with the longest known prefix of the failing one's choices, and where they differ.
 
     Without a passing execution, the default schedule is tried. Returns None if that does not pass, or if the failing
-    schedule passes when it is repeated. `drawn` is the number of random continuations, each one more execution where
-    the others fail. Once `is_over` returns True, the search ends with the best result so far.
+    schedule passes when it is repeated. `drawn` is the number of random continuations that are tried if the others
+    fail. Once `is_over` returns True, the search ends with the best result so far.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices

@@ -25,7 +25,7 @@ are the only waste. Races are between steps, not between choice points:
   keys were set, unless one of the keys is removed again. Then the two are in a race; so are the removal of one of
   several keys and the wait for all of them.
 - A receive from any source takes each available message, one per run. A message that came later and could have come
-  earlier is in a race with the receive, or with the message that was taken (message_races.py). In the run where that
+  earlier is in a race with the receive, or with the message that was taken (see MessageRaces). In the run where that
   message comes first, the receive takes only that one.
 - A mismatch ends the run although other ranks could still run. So another rank is tried first, too: what it does may
   prevent the mismatch.
@@ -46,9 +46,8 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
 from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
-from ddpsim.simulator.exploration.steps import initials
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.policies.dfs import find_other_offers
 from ddpsim.simulator.policies.observer import CallName
@@ -204,28 +203,22 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """True if the rank's next step may depend on other ranks' steps; only decides which rank is tried first."""
-        for object, mode in self._intents[rank]:
-            if mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0):
-                return True
-        return False
+        """Return whether the rank's next step may depend on other ranks' steps; decides which rank is tried first."""
+        return any(
+            mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0)
+            for object, mode in self._intents[rank]
+        )
 
     def _rank(self, offer: Offer, fresh: list[int]) -> Node:
         if self._depth == len(self._path):
             awake = [rank for rank in fresh if lets_run(self._sleep, rank)] if self._sleep else fresh
             if not awake:
                 raise RedundantRun
-            for rank in awake:
-                if not self._can_be_observed(rank):
-                    self._path.append(Node(offer, fresh, self._sleep, [rank], is_compared=False))
-                    break
-            else:
-                self._path.append(Node(offer, fresh, self._sleep, awake[:1]))
-        node = self._path[self._depth]
-        self.begins(node.chosen, self._depth)
-        self._depth += 1
-        if self._depth == self._new_from:
-            self._old_races = len(self.races)
+            hidden = next((rank for rank in awake if not self._can_be_observed(rank)), None)
+            first = awake[0] if hidden is None else hidden
+            self._path.append(Node(offer, fresh, self._sleep, [first], is_compared=hidden is None))
+        self.begins(self._path[self._depth].chosen, self._depth)
+        node = self._next_node()
         self._sleep = node.sleep
         self._wake(node.chosen)
         if self._taken:
@@ -249,11 +242,13 @@ class DporRun(HappensBefore):
             if not left:
                 raise RedundantRun
             self._path.append(Node(offer, offer.options, {}, left))
-        node = self._path[self._depth]
+        return self._next_node()
+
+    def _next_node(self) -> Node:
         self._depth += 1
         if self._depth == self._new_from:
             self._old_races = len(self.races)
-        return node
+        return self._path[self._depth - 1]
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
         """Return the finding if this execution offered other choices than the one whose path it repeats."""

@@ -1,4 +1,7 @@
-"""The loop of an exploration: runs executions until all schedules are covered, one fails, or the budget is used up."""
+"""The loop of an exploration: runs executions until all schedules are covered, one fails, or the budget is used up.
+
+Also the determinism check, on which replay, shrinking and searches rely: it runs each schedule twice.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, runs_d
 from ddpsim.simulator.exploration.exploration import End, Exploration, Progress
 from ddpsim.simulator.exploration.outcomes import Outcome, counted, outcome_of
 from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
@@ -98,20 +102,16 @@ class Explorer:
             if finding is not None:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)
-            self._count(result)
+            self._executions += 1
+            self._outcomes[outcome_of(result)] += 1
+            self._verdicts[result.verdict] += 1
+            self._first.setdefault(result.verdict, result)
             progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._seconds, self._strategy.coverage)
             self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return End.FAILURE  # the remaining schedules come from executions that do not repeat
-        return (
-            End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED
-        )  # an execution that was cut short has more schedules
-
-    def _count(self, result: Result) -> None:
-        self._executions += 1
-        self._outcomes[outcome_of(result)] += 1
-        self._verdicts[result.verdict] += 1
-        self._first.setdefault(result.verdict, result)
+        # An execution whose budget ran out has further schedules.
+        return End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED
 
     def _verdict(self, is_complete: bool) -> Verdict:
         if self._verdicts[Verdict.FAIL]:
@@ -127,7 +127,7 @@ def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
     """Run twice under the same choices; return the first result, with a `nondeterminism` finding if they differ."""
     first = _Recorder(policy)
     result = run(first)
-    second = _Recorder(_Recorded(first.choices))
+    second = _Recorder(Guided(first.choices))
     again = run(second)
     finding = runs_differ(
         RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
@@ -151,14 +151,3 @@ class _Recorder:
         choice = self._policy.choose(point, options)
         self.choices.append(choice)
         return choice
-
-
-class _Recorded:
-    """A policy that repeats recorded choices; takes the default if an option is missing (the runs differ then)."""
-
-    def __init__(self, choices: Sequence[int]) -> None:
-        self._choices = iter(choices)
-
-    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        choice = next(self._choices, 0)
-        return choice if choice < len(options) else 0

@@ -130,7 +130,6 @@ def _snapshot_of(rank: RankRecord) -> RankSnapshot:
         RankState.RAISED if error else RankState.RETURNED if rank.main.is_finished else RankState.WAITING,
         rank.main.wait,
         rank.last_call,
-        rank.calls_made,
         rank.optimizer_steps,
         "" if error is None else error.text,
         None if error is None else error.site,

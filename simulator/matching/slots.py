@@ -24,10 +24,9 @@ def order_object(call: Call) -> Object:
 class Slot:
     """The n-th collective of a group: the calls with that number, at most one of each member."""
 
-    __slots__ = ("calls", "group", "is_full", "members", "onlookers", "sequence")
+    __slots__ = ("calls", "is_full", "members", "onlookers", "sequence")
 
-    def __init__(self, group: str, sequence: int, members: tuple[int, ...]) -> None:
-        self.group = group
+    def __init__(self, sequence: int, members: tuple[int, ...]) -> None:
         self.sequence = sequence
         self.members = members
         self.calls: dict[int, Call] = {}
@@ -74,7 +73,7 @@ class SlotTable:
         key = (call.group, call.sequence)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = Slot(call.group, call.sequence, self._members[call.group])
+            slot = self._open[key] = Slot(call.sequence, self._members[call.group])
         assert call.rank not in slot.calls, f"rank {call.rank} arrives twice in {key}"
         slot.calls[call.rank] = call
         if len(slot.calls) == len(slot.members):
@@ -93,7 +92,7 @@ class SlotTable:
         key = (call.group, call.sequence)
         slot = self._created.get(call.group)
         if slot is None or slot.sequence != call.sequence:
-            slot = self._created[call.group] = self._open[key] = Slot(call.group, call.sequence, ())
+            slot = self._created[call.group] = self._open[key] = Slot(call.sequence, ())
         if call.rank not in call.signature.members:
             slot.onlookers[call.rank] = call
         else:

@@ -149,7 +149,7 @@ def _events_before(divergence: Divergence, trace: Trace) -> int:
 
 
 def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """True if an event of the choice's step came before the choice.
+    """Return whether an event of the choice's step came before the choice.
 
     Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
     """
@@ -181,14 +181,11 @@ def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
     before = {event.rank: event for event in trace.events[:end]}
     after = {event.rank: event for event in reversed(trace.events[end:])}
     if point.kind is ChoiceKind.SOURCE and is_open:
-        before |= {event.rank: event for event in trace.events[:end] if _is_message_to(point.rank, event)}
+        calls = [(event, event.call) for event in trace.events[:end] if event.kind is EventKind.ISSUE]
+        before |= {event.rank: event for event, call in calls if call is not None and call.peer == point.rank}
         after = {}
     rows = [_row(rank, before.get(rank), after.get(rank) if is_open else None) for rank in chosen]
     return table(rows) if rows else []
-
-
-def _is_message_to(rank: int, event: Event) -> bool:
-    return event.kind is EventKind.ISSUE and event.call is not None and event.call.peer == rank
 
 
 def _row(rank: int, before: Event | None, after: Event | None) -> Row:

@@ -14,10 +14,10 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
-- `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
-- where torch has no NCCL, its version and default time-out (absent_nccl.py);
-- `DataLoader.__iter__`, which tells how many batches there are (loader_lengths.py), and `__init__` and `__iter__` of
-  `DistributedSampler`, which tell what part of the samples a rank reads (sampler_reads.py);
+- `torch.distributed.rpc.init_rpc`, which is rejected, and where torch has no NCCL, its version and default time-out
+  (not_simulated.py);
+- `DataLoader.__iter__`, which reports the number of batches, and `__init__` and `__iter__` of `DistributedSampler`,
+  which report the part of the samples that a rank reads (data_loading.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
   see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
@@ -27,9 +27,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
-Besides, whoever imports torch's compiler gets it late (late_dynamo.py), it is told to leave our functions as they are
-(untraced.py), and who waits for its lock lets the others run (compiler_lock.py); a hook on every optimizer counts steps
-(optimizer_steps.py), and one on every module tells check="replicas" of evaluations (replica_check.py).
+Besides, torch's compiler is loaded late (late_dynamo.py), it skips our functions, and a rank that waits for its lock
+lets other ranks run (compiler.py); a hook on every optimizer counts steps (optimizer_steps.py), and one on every module
+reports evaluations to check="replicas" (replica_check.py).
 """
 
 from __future__ import annotations
@@ -57,12 +57,11 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, LatestStep, OpenBatch
-from ddpsim.simulator.patches import absent_nccl, loader_lengths, not_simulated, sampler_reads
-from ddpsim.simulator.patches.compiler_lock import CompilerLock
+from ddpsim.simulator.patches import data_loading, not_simulated
+from ddpsim.simulator.patches.compiler import CompilerLock, has_hook_of_others, leave_untraced
 from ddpsim.simulator.patches.late_dynamo import dynamo_is_late
 from ddpsim.simulator.patches.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.patches.profilers import OneProfiler
-from ddpsim.simulator.patches.untraced import has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.parameter_check import parameter_check
@@ -158,9 +157,7 @@ class Backend:
             *first,
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
-            *absent_nccl.replacements(),
-            *loader_lengths.replacements(self._host),
-            *sampler_reads.replacements(self._host),
+            *data_loading.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),

@@ -291,6 +291,4 @@ class Progress:
         """Return the rank's state, for the diagnosis."""
         assert self.state is not None
         error = ERROR if self.state is RankState.RAISED else ""
-        return RankSnapshot(
-            self.rank, self.state, self.wait, self.last_call, calls_made=self._sequences.total(), error=error
-        )
+        return RankSnapshot(self.rank, self.state, self.wait, self.last_call, error=error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
 from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Wait, reductions_of
@@ -161,17 +161,10 @@ def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
     if (issue.splits is not None) != (row.splits is Splits.ROWS):
         yield f"{operation} has splits {issue.splits}, expected " + ("none" if issue.splits else "two lists")
     elif issue.splits is not None:
-        sides = zip(issue.splits, shapes, strict=True)
-        if not all(_divides(splits, shape, size) for splits, shape in sides):
-            yield f"{operation} has splits {issue.splits}, expected two lists of {size} with sums of {_rows(shapes)}"
-
-
-def _divides(splits: tuple[int, ...], shape: Shape, size: int) -> bool:
-    return len(splits) == size and min(splits) >= 0 and sum(splits) == shape[0]
-
-
-def _rows(shapes: tuple[Shape, ...]) -> str:
-    return " and ".join(str(shape[0]) for shape in shapes)
+        rows = [shape[0] for shape in shapes]
+        if any(len(side) != size or min(side) < 0 for side in issue.splits) or [*map(sum, issue.splits)] != rows:
+            sums = " and ".join(map(str, rows))
+            yield f"{operation} has splits {issue.splits}, expected two lists of {size} with sums of {sums}"
 
 
 def _one_of(values: tuple[object, ...]) -> str:

@@ -29,8 +29,8 @@ from ddpsim.simulator.rank_processes.rank_files import (
     read_stack,
 )
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
-from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
+from ddpsim.simulator.runtime.stopwatch import core_seconds
 
 _LEAVE_SECONDS = 5.0
 """The time that a process has from its last message to its end."""

@@ -27,8 +27,7 @@ import torch
 
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
-from ddpsim.simulator.runtime.isolation.python_random import START_SEED
-from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import START_SEED, unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1

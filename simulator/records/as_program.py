@@ -84,14 +84,12 @@ class _Writing:
             raise UsageError(f"the records have the call {call.operation!r}, which a test cannot make")
         row = IN_PROGRAMS[operation]
         members = self._job.members[call.group]
-        dtype = None
+        dtype = reduction = root = None
         if row.shapes is not Shapes.NONE:
             dtype = call.signature.dtype if call.signature.dtype in DTYPES else DTYPES[0]
-        known = reductions_of(str(dtype))
-        reduction = None
         if row.reduces:
+            known = reductions_of(str(dtype))
             reduction = call.signature.reduction if call.signature.reduction in known else known[0]
-        root = None
         if row.has_root:
             root = call.signature.root if call.signature.root in members else min(members)
         shapes, splits = self._sizes(call, row, len(members))

@@ -16,13 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
 from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, numbered
 from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, lines_of, plain
+
+T = TypeVar("T")
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -126,7 +128,8 @@ class EntriesReader:
         return known.found
 
     def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _Known:
-        read = _converted(entries)
+        _check_numbers(entries)
+        read = converted(entries, list[_Entry])
         order = sorted(range(len(read)), key=lambda index: read[index].record_id)
         ordered = [read[index] for index in order]
         names = numbered(label(*entry.process_group) for entry in read)
@@ -169,10 +172,10 @@ def _grouped(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None
         return None
 
 
-def _converted(entries: Sequence[Any]) -> list[_Entry]:
+def converted(value: Any, form: type[T]) -> T:
+    """Return a part of a dump as a value of this type. Raises RecordError if it is damaged."""
     try:
-        _check_numbers(entries)
-        return msgspec.convert(entries, list[_Entry])
+        return msgspec.convert(value, form)
     except (TypeError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
         raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
 
@@ -185,7 +188,7 @@ def _check_numbers(entries: Sequence[Any]) -> None:
             if isinstance(sizes, (list, tuple)):
                 count += len(sizes)
                 if count <= _MOST_NUMBERS:
-                    count += sum(map(len, sizes))
+                    count += sum(len(size) for size in sizes if isinstance(size, (list, tuple, str)))
         if count > _MOST_NUMBERS:
             raise RecordError(f"a flight recorder's dump with more than {_MOST_NUMBERS} sizes, expected fewer")
 
@@ -252,14 +255,10 @@ def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], 
 
 def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) -> Signature:
     """Return what must match on all ranks. Equal signatures are one object, so that comparing them is fast."""
-    key: tuple[Any, ...] = _key(entries[0]) if len(entries) == 1 else tuple(map(_key, entries))
+    key = tuple([(e.profiling_name, e.input_sizes, e.output_sizes, e.input_dtypes, e.output_dtypes) for e in entries])
     if key not in known:
         known[key] = _signature(entries)
     return known[key]
-
-
-def _key(entry: _Entry) -> tuple[Any, ...]:
-    return entry.profiling_name, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes
 
 
 def _signature(entries: Sequence[_Entry]) -> Signature:

@@ -49,7 +49,6 @@ class MetCollectives:
     stale: set[int] = field(default_factory=set)
     """Ranks whose record lacks calls that other records show as complete, so it was written earlier."""
     count: int = 0
-    """The number of collectives that were compared."""
 
 
 def met_collectives(job: Job) -> MetCollectives:
@@ -195,7 +194,6 @@ class MetMessages:
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Messages that were matched and did not complete; the first for two ranks of a group."""
     count: int = 0
-    """The number of messages that were compared."""
 
 
 def met_messages(job: Job) -> MetMessages:

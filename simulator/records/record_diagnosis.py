@@ -47,9 +47,9 @@ class Diagnosis:
     notes: tuple[str, ...]
     """What the records do not say, one sentence each."""
     compared: int
-    """The number of matched collectives."""
+    """The number of collectives that were compared."""
     messages: int
-    """The number of messages with a matched receive."""
+    """The number of messages that were compared with their receive."""
 
     @property
     def verdict(self) -> Verdict:
@@ -144,12 +144,11 @@ class _Diagnosing:
         record = self._job.records.get(rank)
         if record is None:
             return RankSnapshot(rank, RankState.UNRECORDED)
-        last = record.calls[-1].call if record.calls else None
-        made = record.lost + len(record.calls)
+        last = record.calls[-1].call if len(record.calls) else None
         if wait is None:
             state = RankState.UNRECORDED if rank in self._absent else RankState.SILENT
-            return RankSnapshot(rank, state, last_call=last, calls_made=made)
-        return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
+            return RankSnapshot(rank, state, last_call=last)
+        return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last)
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
@@ -281,7 +280,7 @@ def history(diagnosis: Diagnosis) -> Trace:
     """
     records = diagnosis.job.records
     kept = max(_LEAST_OF_RANK, _MOST_CALLS // max(len(records), 1))  # the failure is at the end
-    calls = {rank: [each.call for each in record.calls[-kept:]] for rank, record in records.items()}
+    calls = {rank: [each.call for each in record.calls.last(kept)] for rank, record in records.items()}
     events = list(_events(calls, {id(call) for call in diagnosis.open_calls}))
     for each in diagnosis.waiting:
         if isinstance(each.wait, CallWait):

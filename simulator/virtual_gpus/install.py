@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from ddpsim.simulator.patches.absent_nccl import NCCL_TIMEOUT, NCCL_VERSION
+from ddpsim.simulator.patches.not_simulated import NCCL_TIMEOUT, NCCL_VERSION
 from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
 from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.announcement import Announcement

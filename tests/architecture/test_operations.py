@@ -116,7 +116,7 @@ def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
 
 
 def test_what_a_rank_with_a_root_does_on_gloo_is_known():
-    rooted = {row.on_gloo.algorithm for row in IN_PROGRAMS.values() if row.has_root}
+    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
     assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 

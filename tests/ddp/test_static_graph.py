@@ -183,7 +183,7 @@ def test_a_parameter_that_is_used_after_all_is_named():
     def program(rank):
         model = wrapped()
         model("a").sum().backward()
-        with pytest.raises(UsageError, match=r"^b.bias got a gradient, but none in the first backward, "):
+        with pytest.raises(UsageError, match=r"^b.bias got a gradient, but none in the first backward: "):
             model("ab").sum().backward()
 
     run(program, 2)

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
 from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
-from ddpsim.simulator.exploration.steps import initials
 from tests.kit.rows import rows
 
 MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from ddpsim import Pct, UsageError, Verdict, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.batch import draw_each
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind

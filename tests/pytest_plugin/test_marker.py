@@ -128,7 +128,7 @@ def test_a_method_of_a_unittest_case_is_one_line(fails):
         passed=1,
     )
     assert failure.lines == [
-        "@pytest.mark.ranks: test_a is in a unittest.TestCase, expected a function or a method of a plain class"
+        "@pytest.mark.ranks: test_a is in a unittest.TestCase, expected a plain class: leave out the base class"
     ]
 
 

@@ -11,9 +11,10 @@ from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_diagnosis import diagnose, history
-from ddpsim.simulator.records.record_forms import read
 from ddpsim.simulator.records.run_log import Noted, RunLog
 from tests.records.dumps import as_json, call, job, pickled
+
+from .dumps import read
 
 ODD = (
     None,

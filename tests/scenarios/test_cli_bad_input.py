@@ -43,7 +43,7 @@ BAD = {
     "zoo send-send --tag join": "tag is 'join', expected one of cycle, point-to-point: give one of these",
     "bench --rounds 0": "rounds is 0, expected 1 to 10000: correct it",
     "bench --transport processes": (
-        "transport is 'processes', but bench measures only the simulation: take 'memory' or 'gloo'"
+        "transport is 'processes', but bench measures only the simulation: use 'memory' or 'gloo'"
     ),
     "bench --transport carrier": (
         "transport is 'carrier', expected 'memory', 'gloo', 'processes': give one of these names"

@@ -146,7 +146,7 @@ BAD = {
     "no such path": (
         {},
         ["gone"],
-        "gone does not exist, expected a file, a folder, an archive or a pattern of records",
+        "gone does not exist, expected a file, a folder, an archive or a pattern: correct it",
     ),
     "an empty folder": ({}, ["."], "found no record in ., expected a dump of torch's flight recorder"),
     "no record": ({"a.log": b"x"}, ["."], "found no record in . among 1 files, expected"),

@@ -126,7 +126,7 @@ def test_exploring(program):
 def test_real_processes_have_none(capfd):
     assert main(["run", "--gpus", "2", "--transport", "processes", "uneven-inputs"]) == 2
     line = (
-        "ddpsim: gpus is 2, but real processes are no simulation and have no virtual GPUs: leave it out, or take "
+        "ddpsim: gpus is 2, but real processes are no simulation and have no virtual GPUs: leave it out, or use "
         "transport 'memory'\n"
     )
     assert capfd.readouterr() == ("", line)

@@ -15,8 +15,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, Size, failure_of, shrink
-from ddpsim.simulator.shrinking.schedule_passes import stripped
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, stripped
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ class Calls:
     LEFT_LOOP = about(Made)(
         "{who} left the training loop earlier than the others, skipped part of a step, or made a call that the others "
         "did not make, and then called {operation}",
-        "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision to "
-        "stop, skip or save",
+        "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision",
     )
     STAYED_IN_LOOP = about(Made)(
         "{who} continued without the others' {operation}: only some ranks take that branch, or one loop is longer",
@@ -55,8 +54,7 @@ class Calls:
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad()",
     )
     EXTRA_FORWARD = about(Ranks)(
-        "{who} began another forward while the others still reduce gradients: a backward was left out, or the others "
-        "did not run this forward",
+        "{who} began another forward while the others reduce gradients: a backward or the others' forward was left out",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward through model.module",
     )
     BACKWARD_WITHOUT_BUCKET = about(Ranks)(
@@ -80,10 +78,8 @@ class Calls:
         "let every rank make the same calls in the same order, and return or destroy the group only after the last one",
     )
     DID_NOT_COME = about(Made)(
-        "{who} did not reach {operation}: the rank returned or ended before it, took another path, or is still busy; "
-        "the record does not say which",
-        "look at what follows the last call of {who}, in its log and in the program: a shorter loop, a branch, an "
-        "exception that was caught",
+        "{who} did not reach {operation}: the rank ended before it, took another path, or is still busy",
+        "look at what follows the last call of {who}, in its log and program: a shorter loop, a branch, an exception",
     )
     NO_RECORD = about(Made)(
         "it is unknown whether {who} reached {operation}: no record says so",
@@ -119,8 +115,7 @@ class Calls:
     OTHER_FUNCTION = about(Ranks)(
         "{who} made a call from one function while the others made one from another function: some ranks took another "
         "branch, or tasks that share a group ran in the order in which they became ready",
-        "share the value that decides a branch; put the communication of tasks into one queue, the same on every rank,"
-        " or give each task a group of its own",
+        "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
     CIRCLE = about(Nothing)(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
@@ -153,8 +148,7 @@ class Calls:
         "pass the same reduction on every rank of the group",
     )
     OTHER_LAYOUT = about(RanksAndFact)(
-        "{who} passed the same number of elements in another shape; backends move them in memory order and do not "
-        "notice, so unrelated elements are combined",
+        "{who} passed as many elements in another shape: backends combine unrelated elements without an error",
         "use one shape for the tensor on every rank of the group",
     )
     OTHER_SHAPE_GATHERED = about(RanksAndFact)(

@@ -19,8 +19,7 @@ class Parallelism:
         "build the same model on every rank, with the same requires_grad, ignored names and DDP options",
     )
     WRAPPERS_IN_OTHER_ORDER = about(Ranks)(
-        "{who} used the wrappers in another order than the others, so a reduction or broadcast of one model meets one "
-        "of another model, or waits for it",
+        "{who} used the wrappers in another order than the others, so calls of two models meet or wait for each other",
         "run forwards and backwards of several wrappers in one order on every rank; separate groups do not help",
     )
     UNUSED_ON_SOME_RANKS = about(Ranks)(
@@ -35,19 +34,17 @@ class Parallelism:
     REDUCED_IN_OTHER_WAY = about(Ranks)(
         "the wrapper of {who} communicates in another order than the others': its options differ "
         "(find_unused_parameters, static_graph, bucket sizes), or the loss left parameters out",
-        "construct the wrapper with the same options on every rank, with find_unused_parameters=True if a loss may "
-        "leave parameters out",
+        "construct the wrapper with the same options on every rank, find_unused_parameters=True if a loss skips some",
     )
     HOOK_CALLS_DIFFER = about(RanksAndFact)(
         "{who}: the communication hook made another call than on the other ranks, or none, at {fact}",
-        "register the hook with the same options on every rank, and let it decide by values that all ranks share (the "
-        "step, the bucket, the result of an all_reduce)",
+        "register the hook with the same options on every rank, and let it decide by values that all ranks share",
     )
     HOOK_ONE_OFF = about(Steps)(
         "the communication hook's call at {site} belongs to a later step on {ahead} than on {behind}: the hook left a "
         "call out on {ahead} or made one more on {behind}, or a backward was left out on {ahead}",
-        "register the hook with the same options on every rank, and let it decide by values that all ranks share (the "
-        "step, the bucket, the result of an all_reduce); let all ranks skip a backward together",
+        "register the hook with the same options on every rank, and let it decide by values that all ranks share; let "
+        "all ranks skip a backward together",
     )
     HOOK_CHAINS_CROSS = about(Fact)(
         "the communication hook's calls at {fact} belong to different buckets: calls chained with `then` are made in "
@@ -58,24 +55,22 @@ class Parallelism:
         "{who} continued without the call that the communication hook makes at {fact}: the hook made none, or did not "
         "run (a backward left out, no_sync(), a loss that does not depend on these parameters), or there was a forward"
         " that the other ranks did not run",
-        "register the hook with the same options on every rank, and let it decide by values that all ranks share (the "
-        "step, the bucket, the result of an all_reduce); run the same forwards and backwards on every rank",
+        "register the hook with the same options on every rank, and let it decide by values that all ranks share; run "
+        "the same forwards and backwards on every rank",
     )
     HOOK_ON_SOME_RANKS = about(RanksAndFact)(
         "{who} reduced the bucket with a different {fact}, as by a communication hook, or a model in another precision",
         "register the same communication hook, and convert the model to the same dtype, on every rank",
     )
     BUFFERS_DIFFER = about(Ranks)(
-        "{who} synchronised buffers differently from the others: the buffers differ, or a buffer hook is registered on"
-        " some ranks only",
+        "{who} synchronised other buffers than the others, or a buffer hook is registered on some ranks only",
         "register the same buffers and the same buffer hook on every rank",
     )
 
     # --- join (mismatch.*, deadlock.missing_rank) ---------------------------------------------------------------------
 
     UNKNOWN_TO_JOIN = about(Made)(
-        "{who} ran out of input, and join repeats only the calls of its joinables: it does not know {operation}, which"
-        " the others made",
+        "{who} ran out of input, and join repeats only the calls of its joinables, not the others' {operation}",
         "make the call after the join, make it part of a Joinable (its main_hook makes the same calls as a step, which "
         "begins with Join.notify_join_context), or leave the loop together with throw_on_early_termination=True",
     )
@@ -93,8 +88,7 @@ class Parallelism:
         "all_reduce(MAX) over the ranks that joined last",
     )
     OTHER_SHARE_IN_JOIN = about(Ranks)(
-        "{who} ran out of input, and join repeats exactly one training forward, the buffers before it, and one "
-        "backward of the wrapper for each step",
+        "{who} ran out of input, and join repeats one training forward with its buffers and one backward for each step",
         "evaluate on model.module, run one backward per forward, and no buffer hook after it; with a static graph, "
         "give every rank a batch and do not use find_unused_parameters",
     )
@@ -121,11 +115,9 @@ class Parallelism:
         "necessary; let all ranks skip a step together, by an all_reduce(MIN) of a flag",
     )
     UPDATES_DIFFER = about(Ranks)(
-        "on {who} the optimizer has updated this unit more or fewer times than on the others, so one parameter "
-        "consists of shards from different steps: an optimizer.step() was left out or repeated, or a step has fewer or"
-        " more micro-batches",
-        "step the optimizer on every rank or on none, after the same number of micro-batches: share the decision by an"
-        " all_reduce(MIN) of a flag",
+        "on {who} the optimizer has updated this unit more or fewer times than on the others, so one parameter consists"
+        " of shards from different steps: an optimizer.step() or a micro-batch was left out or repeated",
+        "step the optimizer on every rank or on none, after as many micro-batches: let an all_reduce(MIN) decide",
     )
     UNITS_MEET_CALL = about(Made)(
         "{who} made {operation} while the others were in a forward or backward of FSDP units, which needs every rank: "
@@ -151,15 +143,13 @@ class Parallelism:
         "run operations on DTensors on every rank of their mesh, and branch on their result afterwards",
     )
     OTHER_STAGES_MESSAGE = about(Fact)(
-        "{fact}: messages between two ranks are matched in the order in which they are sent, and the schedules of the "
-        "ranks order them differently",
+        "{fact}: messages between two ranks are matched in the order of the sends, and the ranks' schedules differ",
         "create the schedule from the same class, with the same number of stages and micro-batches, on every rank",
     )
     MICRO_BATCHES_DIFFER = about(Nothing)(
         "the two stages process the same micro-batch with different sizes: they split the batch into different numbers"
         " of micro-batches, or received a batch of another size than the first one, which fixes the shapes",
-        "create the schedule with the same number of micro-batches on every rank, and give it batches of one size "
-        "(drop_last=True)",
+        "create the schedule with as many micro-batches on every rank; give it batches of one size (drop_last=True)",
     )
     STAGES_DISAGREE = about(Nothing)(
         "the stages of the cycle send and receive in orders that do not fit together: their schedules differ in class,"
@@ -188,8 +178,8 @@ class Parallelism:
         "call consolidate_state_dict on every rank; call state_dict and save on the rank that receives the state",
     )
     OPTIMIZERS_DIFFER = about(Ranks)(
-        "{who} {has} given the optimizer other parameters, or the same in another order; the optimizer distributes "
-        "them over the ranks by size and order",
+        "{who} {has} given the optimizer other parameters, or the same in another order; the optimizer distributes them"
+        " over the ranks by size and order",
         "create the optimizer with the same parameters in the same order on every rank",
     )
     FEWER_OPTIMIZER_STEPS = about(Ranks)(

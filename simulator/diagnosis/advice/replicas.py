@@ -24,13 +24,11 @@ class Replicas:
         "before its forward, which decides whether the backward reduces",
     )
     BACKWARD_AFTER_REDUCTION = about(Nothing)(
-        "a backward ran after this step's reduction was complete (a second one over the same graph, or one over "
-        "another graph), and its gradients were not reduced",
+        "a second backward, over this or another graph, ran after this step's reduction, and was not reduced",
         "add the losses up and run one backward, or run each backward before the next forward",
     )
     PARAMETERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its parameters in another order; a wrapper matches them by position, so values and "
-        "gradients go to parameters of other names",
+        "the model of {who} has its parameters in another order; a wrapper matches them by position, not by name",
         "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = about(Fact)(
@@ -64,8 +62,7 @@ class Replicas:
     OPTIMIZER_DIFFERS = about(Nothing)(
         "parameters and gradients were equal before this step, but the optimizer made unequal steps: its learning rate"
         " or its state (such as momentum) differs",
-        "load the optimizer's state on every rank, since no wrapper sends it; let a learning-rate schedule follow a "
-        "metric that is equal on all ranks",
+        "load the optimizer's state on every rank, since no wrapper sends it; use equal learning rates on all ranks",
     )
     NOTHING_COMPARED = about(Nothing)(
         "ddpsim recognises replicas by a DistributedDataParallel around them, by an all_reduce of their gradients "
@@ -79,8 +76,7 @@ class Replicas:
         "compute the step from values that are equal on all ranks: averaged gradients, learning rate, optimizer state",
     )
     CHANGED_LAST = about(Nothing)(
-        "the parameters were equal at the last comparison, and were changed once more, differently on some ranks: by a"
-        " last step, by a loaded state, or by hand",
+        "the parameters were equal at the last comparison, then changed differently: by a step, by loading or by hand",
         "change parameters identically on every rank, or change a copy of the model if only one rank needs the change",
     )
     REPLICATED_DTENSORS_DIFFER = about(Nothing)(
@@ -90,8 +86,8 @@ class Replicas:
         "distribute_tensor, which sends those of one rank, or from one seed",
     )
     NOT_REDUCED_BESIDE = about(Nothing)(
-        "this mesh dimension is for data parallelism, the DTensors use only its other dimensions, and nothing makes "
-        "gradients or parameters equal along it",
+        "the DTensors do not use this data-parallel mesh dimension, and nothing makes gradients or parameters equal on "
+        "it",
         "shard or replicate along it too (fully_shard(model, mesh=mesh[...]), a wrapper), or all_reduce the local "
         "gradients on its group before the optimizer steps",
     )
@@ -109,8 +105,7 @@ class Replicas:
         "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     BUFFERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its buffers under other names or in another order; a wrapper matches them by position,"
-        " so values go to buffers of other names",
+        "the model of {who} has its buffers under other names or in another order; a wrapper matches by position",
         "register buffers in one order on every rank: sort their names, and do not iterate over a set",
     )
     BUFFERS_IN_EVALUATION = about(Nothing)(
@@ -158,8 +153,8 @@ class Replicas:
     OTHER_COUNT = about(Nothing)(
         "what the ranks combine is not what one process counts: a sampler repeats samples to make shares equal, or "
         "means over unequal numbers of samples are averaged",
-        "gather a value for each sample, in the sampler's order, and drop those after the last sample; add up sums and"
-        " counts, and divide at the end",
+        "gather a value per sample in the sampler's order, drop those after the last sample, add up sums and counts, "
+        "and divide at the end",
     )
     OTHER_THAN_PLAIN_TRAINING = about(Nothing)(
         "the ranks together do not train on what one process would train on with all their batches: samples are seen "
@@ -171,8 +166,8 @@ class Replicas:
         "what the ranks reduce by hand is not what one process computes: reductions are matched by order and size, so "
         "gradients of different parameters may be added, and nothing divides by the number of ranks or weighs their "
         "samples",
-        "reduce in the order of the parameters, not in the order in which gradients arrive, and divide by the same "
-        "number as plain training",
+        "reduce in the order of the parameters, not in the order in which gradients arrive, and divide as plain "
+        "training does",
     )
     OTHER_ON_SOME_RANKS = about(Ranks)(
         "what {who} received or computed differs from plain training, although no calls that met disagree",
@@ -190,8 +185,8 @@ class Replicas:
         "{who} behaved differently under the same schedule; causes are state that one run leaves for the next (a "
         "counter or cache of a module or class, a file), the order of a set or of id(), or a clock or generator of the"
         " operating system",
-        "create such state inside the program, sort before iterating over a set, and seed every generator; then run it"
-        " with check_determinism=True again",
+        "create such state inside the program, sort before iterating over a set, and seed every generator; then run it "
+        "with check_determinism=True again",
     )
 
     # --- code that passes here, but may fail elsewhere (hazard.*) -----------------------------------------------------

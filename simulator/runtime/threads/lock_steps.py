@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Request, Touch, Use
+from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Touch, Use
 from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
 _LOCKS_PER_POLL = 1_000
@@ -18,10 +19,8 @@ _POLL_SECONDS = 0.005
 """The real time between two checks whether an external thread has released something."""
 
 
-class LockHost(Protocol):
+class LockHost(Host, Protocol):
     """The functions of `ThreadHost` that the threads and locks of ranks use."""
-
-    is_observed: bool
 
     @property
     def me(self) -> RankThread:
@@ -35,14 +34,8 @@ class LockHost(Protocol):
     def is_stopping(self) -> bool:
         """True once the execution has ended."""
 
-    def is_rank_thread(self) -> bool:
-        """True on the running thread of a rank."""
-
     def is_unwinding(self, me: RankThread) -> bool:
         """True if a thread is being unwound."""
-
-    def ask(self, request: Request) -> Any:
-        """Carry a request of the running thread to the kernel."""
 
     def start_thread(self, child: RankThread) -> None:
         """Register a thread that the running one has started with the kernel."""
