@@ -49,9 +49,6 @@ def _process_is_left_as_it_was():
     assert simulate(add_up, 3).returns == (3, 3, 3)
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
 @rows("world_size", [0, -1, 2.0, "4", None, True, 16_385, 100_000_000])
 def test_world_size(world_size):
     # A system has no threads for more.
@@ -98,9 +95,6 @@ def test_another_argument_gets_one_line(arguments, message):
 def test_budget_of_nothing():
     with pytest.raises(UsageError, match=r"^Budget\(steps=0\), expected more than 0"):
         Budget(steps=0)
-
-
-# --- replay tokens ----------------------------------------------------------------------------------------------------
 
 
 def recorded_token():
@@ -155,9 +149,6 @@ def test_program_that_has_changed_since_the_recording(seed):
         replay(program, 8, token)
 
 
-# --- where simulate is called -----------------------------------------------------------------------------------------
-
-
 def test_inside_a_rank():
     def program(rank):
         with pytest.raises(UsageError, match=r"inside a rank.*: call simulate outside ranks"):
@@ -195,9 +186,6 @@ def test_where_torch_distributed_is_initialised(own_group):
         simulate(add_up, 2)
     assert dist.group.WORLD is own_group
     assert add_up(5) == 5
-
-
-# --- what a rank does -------------------------------------------------------------------------------------------------
 
 
 def errors_of(program, world_size=2, ranks=(0, 1)):
@@ -264,9 +252,6 @@ def test_a_rank_that_only_exits_is_reported_too():
         raise SystemExit(1)
 
     assert all(isinstance(error, SystemExit) for error in errors_of(program))
-
-
-# --- the replay line --------------------------------------------------------------------------------------------------
 
 
 def fails(rank, *arguments):

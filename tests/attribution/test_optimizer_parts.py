@@ -34,9 +34,6 @@ def stepped(optimizer, model):
     optimizer.zero_grad()
 
 
-# --- optimizers -------------------------------------------------------------------------------------------------------
-
-
 def test_a_sharded_optimizer_tells_its_kind_and_its_step():
     def program(rank):
         model = network()
@@ -179,9 +176,6 @@ def test_the_finding_says_the_optimizer_and_the_line_of_its_step():
     text = str(simulate(skipped_before_ddp, 3))
     line = skipped_before_ddp.__code__.co_firstlineno + 6
     assert f"test_optimizer_parts.py:{line}  {ZERO} of step 2, updated parameters" in text
-
-
-# --- clipping ---------------------------------------------------------------------------------------------------------
 
 
 def sharded():

@@ -57,9 +57,6 @@ def calls(result, rank=0):
     )
 
 
-# Numbers
-
-
 def value(rank, shape, dtype):
     """Values small enough to be exact in half precision, of both signs, different on every rank."""
     numbers = [(7 * rank + 3 * index) % 11 - 5 for index in range(math.prod(shape))]
@@ -222,9 +219,6 @@ def test_leaves_autograd_alone():
     assert run(program, 2).returns == ((True, None, [3.0, 3.0]),) * 2
 
 
-# How many collectives
-
-
 def ten_buffers(rank, order, when):
     module = holder(
         **{f"s{index}": torch.full((index,), 1.0) for index in range(5)},
@@ -287,9 +281,6 @@ def test_a_collective_for_each_strategy_all_in_flight_together():
         kinds = [event.kind for event in result.trace if event.rank == 0]
         kinds = [kind for kind in kinds if kind in (EventKind.ISSUE, EventKind.WAIT, EventKind.DONE)]
         assert kinds[:2] == [EventKind.ISSUE, EventKind.ISSUE]
-
-
-# Callables
 
 
 def average_in_place(buffer, group):
@@ -422,9 +413,6 @@ def test_a_callable_that_returns_the_wrong_thing(hook, message):
             synchronize(sync)
 
     run(program, 1)
-
-
-# Buffers that change
 
 
 def test_a_reassigned_buffer_is_synchronised_with_its_new_tensor():

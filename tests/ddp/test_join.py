@@ -85,9 +85,6 @@ def test_the_order_is_discovered_while_a_rank_has_joined():
     assert result.returns[0].plan == (("last.bias",), ("last.weight",), ("first.bias",), ("first.weight",))
 
 
-# What it costs.
-
-
 def test_while_all_have_input_it_costs_one_small_all_reduce_a_forward():
     training = joined(3, 3, build=networks.with_buffers)
     without = counts(run(train, 2, replace(training, is_joined=False), {}))
@@ -114,9 +111,6 @@ def test_the_small_all_reduce_is_small():
         if event.call is not None and event.call.origin.phase.value == "join control"
     }
     assert shapes == {"all_reduce SUM int64[3, 5]"}
-
-
-# The last rank to join is authoritative.
 
 
 @rows(
@@ -147,9 +141,6 @@ def test_the_last_rank_to_join_of_several_the_highest_gives_its_state_to_all(num
 
     expected = ([last] * 2, [10 + last] * 2)
     assert list(run(program, len(numbers)).returns) == [expected] * len(numbers)
-
-
-# One join after the other, and training without one afterwards.
 
 
 @pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str)
@@ -205,9 +196,6 @@ def test_ranks_that_left_after_different_forwards_go_on_together():
 
     one, other = run(program, 2).returns
     assert len(one) == len(other)
-
-
-# Settings.
 
 
 def test_training_goes_on_after_an_early_termination():

@@ -160,9 +160,6 @@ def test_values_are_not_compared():
     assert described(lambda module: nn.init.zeros_(module.encoder.weight)) == described()
 
 
-# On the simulated group.
-
-
 def program(rank, change, odd_ranks):
     """Verify a model that is changed on some ranks."""
     module = Net()

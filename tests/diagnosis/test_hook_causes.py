@@ -55,9 +55,6 @@ def done(tensor):
     return future
 
 
-# --- hooks ------------------------------------------------------------------------------------------------------------
-
-
 def averages(state, bucket, is_odd, step):
     return allreduce_hook(None, bucket)
 
@@ -195,9 +192,6 @@ def test_hooks_that_are_not_registered_alike_and_a_rank_without_input(engine, re
     (finding,) = simulate(program_of(engine, register, steps=steps), 4).findings
     assert (finding.code, finding.ranks) == (code, (2,))
     ends_with(finding, cause)
-
-
-# --- nobody is to blame -----------------------------------------------------------------------------------------------
 
 
 def test_chains_of_several_buckets_blame_no_hook():

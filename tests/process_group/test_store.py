@@ -322,9 +322,6 @@ def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one()
     assert sorted(filter(None, result.returns)) == [b"a", b"b"]
 
 
-# --- which of several keys is missing ---------------------------------------------------------------------------------
-
-
 def store_of():
     return dist.distributed_c10d._get_default_store()
 

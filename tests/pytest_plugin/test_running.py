@@ -230,9 +230,6 @@ def test_full_traces_and_locals_are_shown_on_demand(run):
     run(source).stdout.no_fnmatch_line("*running.py*")
 
 
-# --- pytest's fixtures inside ranks -----------------------------------------------------------------------------------
-
-
 def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run, fails):
     source = "import warnings\n" + marked("warnings.warn('careful', DeprecationWarning)\ndist.barrier()")
     result = run(source)

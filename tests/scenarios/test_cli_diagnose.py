@@ -130,9 +130,6 @@ def test_neither_torch_nor_a_program_is_needed(ddpsim, tmp_path):
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False).returncode == 0
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
 class Runs:
     def __reduce__(self):
         return os.mkdir, ("left",)
@@ -305,9 +302,6 @@ def test_a_damaged_member_of_a_zip_ends_what_is_read_of_it(ddpsim, tmp_path):
     _, out, _ = ddpsim("diagnose", path.name)
     assert "2 records of" in out
     assert "note  left out the part after rank_1 in packed.zip, which is incomplete (" in out
-
-
-# --- a test of it -----------------------------------------------------------------------------------------------------
 
 
 def test_a_hang_becomes_a_test_that_fails_alike_and_shrinks(ddpsim, tmp_path):
