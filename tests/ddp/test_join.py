@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.rows import rows
 from tests.kit.running import check, counts, linear, row, run
 from tests.kit.training import (
@@ -48,12 +49,10 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
                 (again if between == "no_sync" else loss).backward()
         return None if rank else model.module.weight.grad
 
-    result = simulate(program, 2)
-
-    result.raise_for_verdict()
+    returns = returned(program, 2)
     plain = linear()
     plain(row(*((5, 2) if between == "no_sync" else (3, 1)))).sum().backward()
-    assert torch.equal(result.returns[0], plain.weight.grad)
+    assert torch.equal(returns[0], plain.weight.grad)
 
 
 @rows("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"])

@@ -30,14 +30,13 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.testing import assert_close
 
 from ddpsim import simulate
+from tests.kit.results import returned
 
 VALUES = torch.arange(24.0).reshape(6, 4)
 
 
 def run(program, world_size, *args, **options):
-    result = simulate(program, world_size, args=args, **options)
-    result.raise_for_verdict()
-    return result.returns
+    return returned(program, world_size, args=args, **options)
 
 
 def saved(rank, folder, placement):
