@@ -14,15 +14,10 @@ from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.policies.named import RUNNING
+from tests.exploration.programs import add_up
 from tests.kit.leftovers import no_thread_is_left
 from tests.kit.results import returned
 from tests.kit.rows import rows
-
-
-def add_up(rank):
-    total = torch.tensor(rank)
-    dist.all_reduce(total)
-    return total.item()
 
 
 def process_state():

@@ -13,6 +13,7 @@ from torch import nn
 from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
+from tests.kit.futures import done
 from tests.kit.rows import rows
 from tests.kit.running import run
 
@@ -311,14 +312,8 @@ def total_as_future_in_place(buffer, group):
     return total_as_work(buffer, group).get_future().then(lambda future: None)
 
 
-def future_of(result):
-    future = torch.futures.Future()
-    future.set_result(result)
-    return future
-
-
 def completed_future(buffer, group):
-    return future_of(buffer + 1)
+    return done(buffer + 1)
 
 
 def itself(buffer, group):
@@ -400,9 +395,9 @@ class Callable:
         ),
         (lambda *_: [torch.ones(2)], "returned list, expected"),
         (lambda *_: completed_future("no tensor", None), None),
-        (lambda buffer, group: future_of([buffer, buffer]), "returned a future of list, expected"),
-        (lambda buffer, group: future_of(buffer[:1]), r"returned a tensor float32\[1\], expected"),
-        (lambda buffer, group: future_of(3), r"returned a future of int, expected .*: change the buffer in place"),
+        (lambda buffer, group: done([buffer, buffer]), "returned a future of list, expected"),
+        (lambda buffer, group: done(buffer[:1]), r"returned a tensor float32\[1\], expected"),
+        (lambda buffer, group: done(3), r"returned a future of int, expected .*: change the buffer in place"),
     ],
     ids=["object", "shape", "dtype", "list", "own-error", "future-of-two", "future-shape", "future-type"],
 )

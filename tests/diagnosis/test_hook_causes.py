@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import ddp, simulate
 from ddpsim.simulator.diagnosis.advice import Cause
+from tests.kit.futures import done
 
 from .ending import end, ends_with
 
@@ -47,12 +48,6 @@ def train(rank, engine, hook, *, odd=2, normalised=False, skips=(), scale=1.0, s
 def found(*arguments, world_size=4, **options):
     (finding,) = simulate(lambda rank: train(rank, *arguments, **options), world_size).findings
     return finding
-
-
-def done(tensor):
-    future = torch.futures.Future()
-    future.set_result(tensor)
-    return future
 
 
 def averages(state, bucket, is_odd, step):
