@@ -1,13 +1,10 @@
-"""A readable distributed data parallel engine, bucketed and device-agnostic.
+"""A readable distributed data parallel engine over plain `torch.distributed`. Start reading in engine.py.
 
-    from ddpsim.ddp import DistributedDataParallel, Join
-
-It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated,
-on real gloo and on GPUs. Start reading in engine.py.
+It never imports the simulator, so the same engine runs simulated, on real gloo and on GPUs.
 """
 
 from ddpsim.ddp.broadcast import broadcast_coalesced
-from ddpsim.ddp.buffer_sync import Strategy, When
+from ddpsim.ddp.buffer_strategies import Strategy, When
 from ddpsim.ddp.engine import DistributedDataParallel
 from ddpsim.ddp.errors import (
     BypassedBackwardError,

@@ -1,19 +1,15 @@
-"""Broadcast many tensors in few calls: a module's state at construction, its buffers before a forward.
+"""Broadcasts many tensors in few calls: a module's state at construction, its buffers before a forward.
 
-The tensors of one dtype and device are cut into calls of at most `buffer_bytes`:
+The tensors of one dtype and device are cut into calls of at most `buffer_bytes`, so they take ceil(bytes /
+buffer_bytes) calls, however many tensors there are. A tensor at least that long is sent in calls of exactly that size,
+in place. Its remainder, and every shorter tensor, is packed into buffers in the given order; a tensor may be cut in two
+to fill a buffer. One buffer is packed or unpacked while the other one is sent.
 
-- a tensor at least that long is sent in calls of exactly that size, in place, without a copy;
-- its remainder, and every shorter tensor, is packed into buffers in the given order. A tensor may be cut in two so that
-  a buffer is full before the next one begins.
+The calls follow from numbers of elements, dtypes and devices only. The caller must pass matching lists on all ranks;
+nothing is compared here.
 
-Hence a dtype takes ceil(bytes / buffer_bytes) calls, however many tensors there are. One buffer is packed or unpacked
-while the other one travels.
-
-The calls follow from the tensors' numbers of elements, dtypes and devices alone, so ranks whose tensors differ in their
-strides make the same calls. The caller must pass matching lists on all ranks; nothing is compared here.
-
-Sending all tensors from 1 MiB up in place was measured too (ResNet-50's state, gloo, two processes): 12 to 17 % less
-time, in 31 calls instead of 11. More than two calls under way gained nothing.
+Measured too (ResNet-50's state, gloo, two processes): in place from 1 MiB up takes 12 to 17 % less time in 31 calls
+instead of 11; more than two calls in flight gain nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from ddpsim.ddp.errors import UsageError
 DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
 
 _CALLS_UNDER_WAY = 2
-"""The most calls that are in flight at once; each holds one buffer or none."""
+"""The most calls in flight at once; each has at most one buffer."""
 
 _SENDABLE_DTYPES = frozenset(
     {
@@ -51,7 +47,8 @@ _SENDABLE_DTYPES = frozenset(
         torch.complex128,
     }
 )
-"""The dtypes that gloo and NCCL broadcast. torch.distributed sends complex numbers as pairs. Others travel as bytes."""
+"""The dtypes that gloo and NCCL broadcast; torch.distributed sends complex numbers as pairs. Others are sent as
+bytes."""
 
 
 @torch.no_grad()
@@ -63,20 +60,18 @@ def broadcast_coalesced(
 ) -> None:
     """Make the tensors of all ranks of `group` equal to those of its rank `src`, bit for bit.
 
-    tensors: dense ones, of any shapes, strides, dtypes and devices, parameters and views included; the same on every
-        rank in number, order, numbers of elements and dtypes. Those of rank `src` are only read. Elsewhere they are
-        written in place, as by `copy_` without gradient. They may share memory where those of rank `src` do.
+    tensors: dense tensors of any shapes, strides, dtypes and devices, with the same numbers of elements and dtypes
+        in the same order on all ranks. Rank `src` only reads them. Other ranks write them in place, without gradient.
+        They may share memory where those of rank `src` do.
     src: a rank OF THE GROUP, as in torch's `_broadcast_coalesced`; `dist.broadcast` counts its `src` in the world.
     group: None is the default group. All its ranks must call; in a group of one rank nothing is sent.
-    buffer_bytes: the most bytes in one call, rounded down to whole elements, but at least one. Each dtype on each
-        device takes ceil(bytes / buffer_bytes) calls. Besides the tensors there are at most two buffers of this size
-        at any moment, and two calls under way.
+    buffer_bytes: the most bytes in one call, rounded down to whole elements, but at least one. There are at most two
+        buffers of this size, and two calls in flight.
 
     Returns when the tensors can be used: on a GPU in the order of the current stream, as after a work's `wait`.
 
-    Raises UsageError, before the first call, for an argument it cannot work with: `src` outside of the group, a group
-    without this rank, `buffer_bytes` below 1, what is no tensor, and tensors that are sparse, quantized, on the meta
-    device or expanded (many elements in one place of memory).
+    Raises UsageError before the first call for invalid arguments: `src` outside of the group, a group without this
+    rank, `buffer_bytes` below 1, or tensors that are sparse, quantized, on the meta device or expanded.
     """
     lists = _by_dtype_and_device(tensors)
     world_size = _check_arguments(src, group, buffer_bytes)
@@ -88,7 +83,7 @@ def broadcast_coalesced(
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor's memory is its elements, in their order: a collective can take it as it is."""
+    """Return whether the tensor's memory is its elements in order, so a collective can send it directly."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -187,11 +182,7 @@ def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
 
 
 def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
-    """Views that together are the elements from `start` to `stop`, counted row by row. Copies nothing.
-
-    Contiguous memory gives one view. Otherwise the whole rows are one view, and each row that is cut is split in the
-    same way, so there are at most twice as many views as dimensions.
-    """
+    """Return views of the elements from `start` to `stop`, counted row by row: one view if the memory is contiguous."""
     if start == 0 and stop == tensor.numel():
         return [tensor]
     if tensor.is_contiguous():
@@ -232,7 +223,6 @@ class _Channel:
     group: ProcessGroup | None
     source: int
     is_source: bool
-    """Whether this rank sends."""
 
     def issue_in_place(self, strip: Tensor) -> _Call:
         """Send or receive, without a copy, a strip whose memory is exactly its elements."""
@@ -250,7 +240,7 @@ class _Channel:
                 torch.cat(flat, out=buffer)
             return _Call(self._broadcast(buffer), strips, buffer)
         work = self._broadcast(buffer)
-        flat = _flattened(strips)  # while the data travel
+        flat = _flattened(strips)  # while the data are sent
         return _Call(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
     def would_meet(self, call: _Call, strips: list[Tensor]) -> bool:
@@ -270,7 +260,7 @@ class _Channel:
         if self.is_source:
             return
         if call.buffer is None:
-            # gloo writes without autograd's knowledge. A backward that saved the tensor must notice, as after copy_.
+            # gloo does not report writes to autograd. A backward that saved the tensor must detect it, as after copy_.
             torch.autograd.graph.increment_version(call.strips[0])
         elif call.is_flat:
             torch.split_with_sizes_copy(call.buffer, [strip.numel() for strip in call.strips], out=call.strips)

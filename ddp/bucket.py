@@ -58,22 +58,6 @@ class Bucket:
     A sparse gradient has a bucket of its own without a flat buffer: `flat` is the gradient itself.
     """
 
-    __slots__ = (
-        "_has_small_gradients",
-        "_hook",
-        "_in_flight",
-        "_seen_by_hook",
-        "flat",
-        "index",
-        "indices",
-        "is_last",
-        "is_sparse",
-        "names",
-        "parameters",
-        "pending",
-        "views",
-    )
-
     def __init__(
         self,
         index: int,
@@ -110,10 +94,7 @@ class Bucket:
 
     @torch.no_grad()
     def fill(self, scale: Scale | None, *, makes_views: bool) -> None:
-        """Copy the parameters' gradients into the bucket and scale them. A parameter without a gradient gives zeros.
-
-        `makes_views`: the gradients become views of the flat tensor, which frees the memory they had.
-        """
+        """Copy the gradients into the bucket and scale them; `makes_views`: they become views of the flat tensor."""
         if self.is_sparse:
             self._fill_sparse(scale)
             return
@@ -261,10 +242,7 @@ def _fill_one_by_one(
 
 
 def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
-    """Return a view for each parameter, with the parameter's strides if it is dense in memory.
-
-    See "Gradient Layout Contract" in torch's reducer.cpp.
-    """
+    """Return a view for each parameter, with its strides if dense (torch's "Gradient Layout Contract", reducer.cpp)."""
     views, offset = [], 0
     for parameter in parameters:
         strides = torch.empty_like(parameter, device="meta").stride()
@@ -274,7 +252,6 @@ def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
 
 
 def _no_rows(parameter: Parameter) -> Tensor:
-    """Return the sparse gradient of an embedding whose rows were not used."""
     indices = torch.empty(1, 0, dtype=torch.long, device=parameter.device)
     values = torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

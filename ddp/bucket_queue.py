@@ -19,10 +19,7 @@ from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
 class BucketQueue:
-    """All buckets of `parameters`, which are given by name; the methods use the parameter's index.
-
-    `keeps_views`: gradients become views of the buckets and remain views.
-    """
+    """The buckets of `parameters`, known by index. `keeps_views`: gradients become views of the buckets."""
 
     def __init__(
         self,
@@ -43,7 +40,10 @@ class BucketQueue:
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
         self._group = group
-        self._footprints = tuple(_footprint(p, is_sparse=name in sparse) for name, p in parameters.items())
+        self._footprints = tuple(
+            Footprint(p.numel() * p.element_size(), kind=(p.dtype, p.device), is_sparse=name in sparse)
+            for name, p in parameters.items()
+        )
         self._caps = caps
         self._keeps_views = keeps_views
         self._started = 0
@@ -74,8 +74,6 @@ class BucketQueue:
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
         """Use `hook(state, bucket)` for all further reductions."""
         self.hook, self._hook_state = hook, state
-
-    # --- one backward -------------------------------------------------------------------------------------------------
 
     def mark_ready(self, index: int) -> Bucket:
         """Record that a parameter's gradient is ready; return its bucket."""
@@ -168,11 +166,3 @@ class BucketQueue:
         self.current = bucket
         yield
         self.current = None  # after an exception, `forget` does it
-
-
-def _footprint(parameter: Tensor, *, is_sparse: bool) -> Footprint:
-    return Footprint(
-        size_bytes=parameter.numel() * parameter.element_size(),
-        kind=(parameter.dtype, parameter.device),
-        is_sparse=is_sparse,
-    )

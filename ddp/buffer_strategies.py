@@ -1,7 +1,7 @@
-"""Which buffers a module has, and which strategy each of them is given; errors for what cannot be given.
+"""The buffers of a module and the strategy of each: how and when it is synchronized.
 
-The buffers are those the module has at construction; one added later is not seen. The tensor of a buffer is looked up
-at each call, so a reassigned one counts. Nothing is sent here.
+The buffers are those of the module at construction. Their tensors are read at each call, so a buffer may be reassigned.
+Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import dtype_text, tensor_text
+from ddpsim.ddp.text_formats import dtype_text, tensor_text
 
 
 class When(Enum):
-    """On which side of a forward a buffer is synchronized."""
+    """The side of a forward on which a buffer is synchronized."""
 
     BEFORE_FORWARD = "before"
     AFTER_FORWARD = "after"
 
 
 class Strategy(Enum):
-    """What a buffer is made of. Reductions are over the ranks with input; MEAN divides by their number."""
+    """How a buffer is computed. Reductions are over the ranks with input; MEAN divides by their number."""
 
     BROADCAST = "broadcast"
     SUM = "sum"
@@ -41,18 +41,15 @@ class Strategy(Enum):
 HookResult: TypeAlias = "Tensor | dist.Work | torch.futures.Future[Any] | None"
 
 BufferHook: TypeAlias = Callable[[Tensor, ProcessGroup], HookResult]
-"""Called with the buffer and the group, under no_grad. What it returns:
-
-None, if it changed the buffer in place; a tensor, which is copied into the buffer; a work, which is waited for; or a
-future, which is waited for, and whose value (a tensor or a list with one; None: in place) is copied into the buffer.
-"""
+"""A function of the buffer and the group, called under no_grad. It returns None if it changed the buffer in place, a
+tensor to copy into the buffer, a work to wait for, or a future of a tensor, of a list with one, or of None."""
 
 
 class BufferStrategies:
     """The buffers of a module, and the strategy of each.
 
-    A buffer under several names counts once, under its first; if that name is in `ignored`, it is none of ours. Every
-    buffer begins with BROADCAST before the forward, or with NONE if not `broadcasts`.
+    A buffer with several names counts once, under its first; if that name is in `ignored`, it is left out. At first
+    every buffer is broadcast before the forward, or has the strategy NONE if not `broadcasts`.
     """
 
     def __init__(self, module: nn.Module, *, ignored: Container[str], broadcasts: bool) -> None:
@@ -68,7 +65,7 @@ class BufferStrategies:
         self._rules = dict.fromkeys(self._slots, rule)
 
     def register(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
-        """Give a buffer another strategy, in the place of the one it had."""
+        """Replace the strategy of a buffer."""
         slot = self._find(name_or_tensor)
         rule = _Rule(_strategy(hook, slot), _when(when))
         # Callables run in order of registration, so a name that is registered again goes to the end.
@@ -77,12 +74,12 @@ class BufferStrategies:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether a buffer is treated otherwise than by default."""
+        """Whether a buffer has another strategy than the default."""
         return any(rule is not self._default for rule in self._rules.values())
 
     @property
     def chosen(self) -> dict[str, str]:
-        """When each of those is synchronized: "before" or "after" a forward, or "never"."""
+        """When each buffer with another strategy is synchronized: "before" or "after" a forward, or "never"."""
         return {
             name: "never" if rule.hook is Strategy.NONE else rule.when.value
             for name, rule in self._rules.items()
@@ -91,19 +88,19 @@ class BufferStrategies:
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """The tensors that the buffers are now, by name, without the ignored ones."""
+        """The current tensors of the buffers, by name, without ignored ones."""
         current = {name: slot.current for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
     def named(self, when: When) -> Iterator[tuple[Slot, Strategy]]:
-        """The buffers of that side with a named strategy, in the module's order, whatever was registered first."""
+        """Yield the buffers of this side that have a named strategy, in the module's order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):
                 yield slot, hook
 
     def callables(self, when: When) -> Iterator[tuple[Slot, BufferHook]]:
-        """The buffers of that side with a callable, in order of registration."""
+        """Yield the buffers of this side that have a callable, in order of registration."""
         for name, (hook, side) in self._rules.items():
             if side is when and not isinstance(hook, Strategy):
                 yield self._slots[name], hook
@@ -120,12 +117,12 @@ class BufferStrategies:
         if name in self._slots:
             return self._slots[name]
         if name in self._ignored:
-            raise UsageError(f"{found}, a buffer that the engine was told to ignore: take {name!r} off that list")
+            raise UsageError(f"{found}, a buffer that the engine ignores: remove {name!r} from the ignored names")
         raise UsageError(f"{found}, which is no buffer of the module{_candidates(wanted, list(self._slots))}")
 
 
 class Layout(NamedTuple):
-    """What a buffer must keep."""
+    """The properties that a buffer must keep."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -133,7 +130,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Layout:
-        """The tensor's own."""
+        """Return the layout of a tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
     def __str__(self) -> str:
@@ -142,25 +139,25 @@ class Layout(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a buffer lives, whatever tensor it is at the moment, and the layout it must keep."""
+    """The place of a buffer in a module, and the layout that it must keep."""
 
     name: str
     owner: nn.Module
     key: str
     layout: Layout
     aliases: list[Slot]
-    """Where the same tensor lives under other names."""
+    """Other places of the same tensor."""
 
     @property
     def current(self) -> Tensor | None:
-        """The tensor that the buffer is now, if there is one."""
+        """The current tensor of the buffer, if there is one."""
         buffers = self.owner._buffers
         if self.key not in buffers:  # a module of the C++ frontend gives out a copy, which has no `get`
             return None
         return buffers[self.key]
 
     def tensor(self) -> Tensor:
-        """The tensor that the buffer is now; raises UsageError where it is not what it was."""
+        """Return the current tensor of the buffer; raise UsageError if its layout or aliases changed."""
         buffer = self.current
         if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != self.layout:
             raise UsageError(
@@ -183,7 +180,7 @@ class _Rule(NamedTuple):
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
-    """From every name of a buffer to the first name of the same tensor."""
+    """Map every name of a buffer to the first name of the same tensor."""
     first: dict[Tensor, str] = {}
     # Unbound, since modules of the C++ frontend override the method with fewer arguments.
     named = nn.Module.named_buffers(module, remove_duplicate=False)
@@ -209,7 +206,7 @@ def _slot(module: nn.Module, name: str) -> Slot:
 
 
 def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | BufferHook:
-    # torch's reductions can be called, but are no hooks.
+    # torch's reductions are callable, but no hooks.
     if callable(hook) and not isinstance(hook, dist.ReduceOp.RedOpType):
         return hook
     names = ", ".join(repr(strategy.value) for strategy in Strategy)
@@ -224,7 +221,7 @@ def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | Buffe
 
 
 def _unfit(strategy: Strategy, dtype: torch.dtype) -> str | None:
-    """Why a dtype cannot have a strategy, and what to do; None if it can."""
+    """Return why a dtype cannot have a strategy, and what to do; None if it can."""
     if strategy in (Strategy.SUM, Strategy.MEAN) and dtype is torch.bool:
         return 'truth values have no sum; take "max" for any, "min" for all, or count in an integer buffer'
     if strategy is Strategy.MEAN and not (dtype.is_floating_point or dtype.is_complex):
@@ -243,7 +240,7 @@ def _when(when: When | str) -> When:
 
 
 def _candidates(wanted: object, names: Sequence[str], limit: int = 8) -> str:
-    """The end of a sentence on an unknown buffer: the names perhaps meant, and those there are."""
+    """Return the end of a message about an unknown buffer: similar names, and all names."""
     if not names:
         return ", which has none to synchronise: register the buffer with the module before wrapping it"
     near: list[str] = []

@@ -1,16 +1,13 @@
-"""Buffers: each of a module's buffers is made what its strategy says, before or after a forward, in few collectives.
+"""Synchronizes the buffers of a module before or after a forward, in few collectives.
 
-A buffer is broadcast from one rank, reduced over the ranks, left alone, or given to a callable of the user's own. What
-has one strategy, dtype and device travels in one flat collective; groups and flat tensors are made once: a model has
-hundreds of small buffers and a forward comes every few milliseconds.
-
-Which buffers there are, and what may be asked of them, buffer_strategies.py knows. When to synchronize, and what joined
-ranks do meanwhile, the caller decides.
+Buffers with one strategy, dtype and device are reduced as one flat tensor. Groups and flat tensors are made once, since
+a model may have hundreds of small buffers and a forward every few milliseconds. The caller decides when to synchronize,
+and what joined ranks do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -21,20 +18,17 @@ from torch.distributed import ProcessGroup
 from ddpsim.ddp.broadcast import broadcast_coalesced, is_plain
 from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import callable_name
-
-__all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
+from ddpsim.ddp.text_formats import callable_name
 
 
 class BufferSync:
-    """The synchronization of a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
+    """Synchronizes a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
 
     def __init__(
         self, module: nn.Module, group: ProcessGroup, *, ignored: Container[str] = (), broadcasts: bool = True
     ) -> None:
         self._group = group
         self.strategies = BufferStrategies(module, ignored=ignored, broadcasts=broadcasts)
-        """Which buffers there are, and what was chosen for each."""
         self._plans: dict[When, _Plan] = {}
 
     def register(
@@ -44,25 +38,24 @@ class BufferSync:
         *,
         when: When | str = When.BEFORE_FORWARD,
     ) -> None:
-        """Give a buffer another strategy, in the place of the one it had; on all ranks alike, in the same order."""
+        """Replace the strategy of a buffer; all ranks must do so in the same order."""
         self.strategies.register(name_or_tensor, hook, when=when)
         self._plans.clear()
 
     def has_any(self, when: When) -> bool:
-        """Whether `synchronize` has anything to do there."""
+        """Whether `synchronize` has anything to do on this side."""
         return any(self._plan(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
-        """Bring the buffers of that side to what their strategies say, in place; `present` ranks have input.
+        """Synchronize the buffers of this side, with group rank `source` as broadcaster and `present` ranks with input.
 
-        `source` is the rank in the group whose buffers are broadcast. Callables come last, one by one: each sees the
-        others' buffers synchronized already. They wait together for what they began.
+        Callables are called last, in order; then all their results are waited for.
         """
         plan = self._plan(when)
         with torch.no_grad():
-            # Every buffer is looked at before anything is sent: a wrong one must not leave the ranks half way.
-            # `.data` has a version counter of its own: a forward that has saved a buffer, as batch norm does, may still
-            # run backward after the next forward has synchronized it. torch's engine counts no such writes either.
+            # All buffers are checked before anything is sent, so an error does not leave ranks in different states.
+            # `.data` has its own version counter: the backward of a forward that saved a buffer, as batch norm does,
+            # may run after the next forward has synchronized it. torch's engine does not count such writes either.
             to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
             to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
             to_call = [slot.tensor() for slot, _ in plan.hooks]
@@ -72,43 +65,23 @@ class BufferSync:
             ]
             if to_broadcast:
                 broadcast_coalesced(to_broadcast, source, self._group)
-            for reduction in pending:
-                reduction.finish(present)
+            for finish in pending:
+                finish(present)
             results = [hook(buffer, self._group) for (_, hook), buffer in zip(plan.hooks, to_call, strict=True)]
             for (slot, hook), buffer, result in zip(plan.hooks, to_call, results, strict=True):
                 _finish_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
 
     def _plan(self, when: When) -> _Plan:
-        plan = self._plans.get(when)
-        if plan is None:
-            plan = self._plans[when] = _plan(self.strategies, when)
-        return plan
+        if when not in self._plans:
+            self._plans[when] = _plan(self.strategies, when)
+        return self._plans[when]
 
 
 Tensors: TypeAlias = list[Tensor]
 
 
-class _Pending(NamedTuple):
-    """A reduction under way: `wire` travels; what was packed into its `views` belongs to `buffers`."""
-
-    work: dist.Work | None
-    wire: Tensor
-    views: Tensors
-    buffers: Tensors
-    is_mean: bool
-
-    def finish(self, present: int) -> None:
-        """Wait, divide a mean by `present`, and unpack."""
-        if self.work is not None:
-            self.work.wait()
-        if self.is_mean:
-            self.wire.div_(present)
-        if self.buffers:
-            _copy(self.buffers, self.views)
-
-
 class _Reduction:
-    """The buffers of one strategy, dtype and device: one all_reduce of a flat tensor that is kept for the next time."""
+    """Reduces the buffers of one strategy, dtype and device by one all_reduce; its flat tensor is kept."""
 
     def __init__(self, strategy: Strategy, slots: Sequence[Slot]) -> None:
         self.slots = tuple(slots)
@@ -117,12 +90,21 @@ class _Reduction:
         self._flat: Tensor | None = None
         self._views: Tensors = []
 
-    def issue(self, buffers: Tensors, group: ProcessGroup) -> _Pending:
-        """Begin to reduce `buffers`, which are those of `slots`; a single one travels as it is, if it can."""
+    def issue(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
+        """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes."""
         packed = [] if len(buffers) == 1 and is_plain(buffers[0]) else buffers
-        wire = self._pack(packed) if packed else buffers[0]
-        work = dist.all_reduce(wire, self._operation, group, async_op=True) if wire.numel() else None
-        return _Pending(work, wire, self._views, packed, self._is_mean)
+        sent = self._pack(packed) if packed else buffers[0]
+        work = dist.all_reduce(sent, self._operation, group, async_op=True) if sent.numel() else None
+
+        def finish(present: int) -> None:
+            if work is not None:
+                work.wait()
+            if self._is_mean:
+                sent.div_(present)
+            if packed:
+                _copy(packed, self._views)
+
+        return finish
 
     def _pack(self, buffers: Tensors) -> Tensor:
         flat = self._flat
@@ -144,7 +126,7 @@ _OPERATIONS = {
 
 
 def _copy(targets: Tensors, sources: Tensors) -> None:
-    """Copy in one call, which cannot write to a tensor that is conjugated or negated lazily."""
+    """Copy in one call, except to complex or negated tensors, which that call does not support."""
     if targets[0].is_complex() or any(map(Tensor.is_neg, targets)):
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
@@ -153,7 +135,7 @@ def _copy(targets: Tensors, sources: Tensors) -> None:
 
 
 class _Plan(NamedTuple):
-    """All that is done on one side of a forward."""
+    """What is done on one side of a forward."""
 
     broadcasts: tuple[Slot, ...]
     reductions: tuple[_Reduction, ...]
@@ -161,7 +143,6 @@ class _Plan(NamedTuple):
 
 
 def _plan(strategies: BufferStrategies, when: When) -> _Plan:
-    """Group what travels together."""
     groups: dict[tuple[Strategy, torch.dtype, torch.device], list[Slot]] = {}
     broadcasts = []
     for slot, strategy in strategies.named(when):
@@ -174,7 +155,7 @@ def _plan(strategies: BufferStrategies, when: When) -> _Plan:
 
 
 def _finish_hook(result: object, buffer: Tensor, origin: str) -> None:
-    """Wait for what a callable left under way, and copy what came of it into the buffer."""
+    """Wait for the result of a callable, and copy it into the buffer."""
     if isinstance(result, dist.Work):
         result.wait()
         return

@@ -1,8 +1,14 @@
-"""What a call of a group's method asks of the other ranks: read from its arguments, and told as numbers or in words."""
+"""A collective as a value, read from a call of a process group's method, and the part of joined ranks in it.
+
+A rank without input makes the same collective with a neutral contribution, which leaves the others' result unchanged: 0
+for a sum, the lowest value for a maximum. If each rank has its own part of the result (gathers, all-to-all), the
+contribution is zeros of the right shape, or None as an object.
+"""
 
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.operations import OPERATIONS, TABLE
-from ddpsim.ddp.wording import tensor_text
+from ddpsim.ddp.collective_table import OPERATIONS, TABLE, Part
+from ddpsim.ddp.text_formats import tensor_text
 
 NO_ROOT = -1
 _DTYPES = (
@@ -34,17 +41,17 @@ class Collective:
     operation: str
     reduction: str
     root: int
-    """Group rank, or `NO_ROOT`."""
+    """The group rank, or `NO_ROOT`."""
     dtype: torch.dtype
     device_type: str
     is_sparse: bool
     holds_object: bool
-    """Part of all_gather_object or gather_object: what it moves are pickled objects, and their sizes."""
+    """Part of all_gather_object or gather_object, which send pickled objects and their sizes."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of each tensor that a rank contributes."""
+    """The shape of each tensor that a rank contributes."""
 
     def encode(self) -> tuple[int, ...]:
-        """As numbers; shapes that repeat, as one with its count."""
+        """Encode as integers; a repeated shape is written once with its count."""
         numbers = [OPERATIONS.index(self.operation), _REDUCTIONS.index(self.reduction), self.root]
         numbers += [_DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
         for shape, repeated in groupby(self.shapes):
@@ -53,7 +60,7 @@ class Collective:
 
     @classmethod
     def decode(cls, numbers: Sequence[int]) -> Collective:
-        """From `encode`."""
+        """Decode what `encode` returned."""
         operation, reduction, root, dtype, device_type, is_sparse, holds_object, *rest = numbers
         shapes: list[tuple[int, ...]] = []
         while rest:
@@ -72,7 +79,7 @@ class Collective:
         )
 
     def __str__(self) -> str:
-        """As in "all_reduce MAX float32[3]"."""
+        """Format, such as "all_reduce MAX float32[3]"."""
         parts = [public_name(self.operation) + (" of an object" if self.holds_object else "")]
         if "reduce" in self.operation:
             parts.append(self.reduction)
@@ -85,17 +92,17 @@ class Collective:
 
 
 def public_name(operation: str) -> str:
-    """What torch.distributed calls a method of the group."""
+    """Return the name in torch.distributed of a method of the group."""
     return TABLE[operation].name
 
 
 def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
-    """What a call of a group's method asks of the other ranks; None if they cannot take part."""
+    """Return the collective of a call of a group's method; None if joined ranks cannot take part in it."""
     row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)
         return _collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
-    except (TypeError, IndexError, AttributeError):  # not how torch.distributed calls it
+    except (TypeError, IndexError, AttributeError):  # torch.distributed did not make this call
         return None
 
 
@@ -110,7 +117,7 @@ def _reduction(options: Any) -> str | None:
 def _collective(
     operation: str, tensors: Tensor | Sequence[Tensor], options: Any, *, is_rooted: bool
 ) -> Collective | None:
-    if isinstance(tensors, Tensor):  # the group's methods take one alone, too
+    if isinstance(tensors, Tensor):  # the group's methods also take a single tensor
         tensors = [tensors]
     reduction = _reduction(options) if "reduce" in operation else "SUM"
     root = NO_ROOT if not is_rooted else options if isinstance(options, int) else int(options.rootRank)
@@ -126,14 +133,70 @@ def _collective(
 
 
 _MOVING_OBJECTS = ("allgather", "gather", "all_gather_single")
-"""What objects travel by; the last of them since torch 2.15."""
+"""The methods that send objects; the last of them since torch 2.15."""
 _OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
 
 
 def _is_called_for_objects(frame: FrameType | None) -> bool:
-    """Whether torch's collectives of objects make this call: all the group sees of them are tensors of bytes."""
+    """Return whether torch's collectives of objects make this call, which then has tensors of bytes."""
     while frame is not None:
         if frame.f_code in _OBJECT_CODES:
             return True
         frame = frame.f_back
     return False
+
+
+def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
+    """Make the collective with a neutral contribution on `device` (unless it needs another type), and wait for it."""
+    if collective.device_type != device.type:
+        device = torch.device(collective.device_type)
+    contribution = _object if collective.holds_object else _neutral
+    tensors = [contribution(collective, shape, device) for shape in collective.shapes]
+    take = TABLE[collective.operation].take
+    assert take is not None, f"nobody is asked to take part in {collective}"
+    take(Part(collective.operation, group, tensors, _op(collective), _root(collective, group)))
+
+
+def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    if collective.is_sparse:
+        indices = torch.empty(1, 0, dtype=torch.long, device=device)
+        values = torch.empty(0, *shape[1:], dtype=collective.dtype, device=device)
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
+    return torch.full(
+        shape, _neutral_value(collective.reduction, collective.dtype), dtype=collective.dtype, device=device
+    )
+
+
+def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
+    if reduction == "PRODUCT":
+        return 1
+    if reduction == "BAND":
+        return True if dtype is torch.bool else -1 if dtype.is_signed else torch.iinfo(dtype).max
+    if reduction in ("MIN", "MAX"):
+        if dtype is torch.bool:
+            return reduction == "MIN"
+        if dtype.is_floating_point:
+            return float("inf") if reduction == "MIN" else float("-inf")
+        limits = torch.iinfo(dtype)
+        return limits.max if reduction == "MIN" else limits.min
+    return 0
+
+
+def _object(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return a pickled None or its size: torch sends sizes first, then tensors with room for the largest object."""
+    pickled = pickle.dumps(None)
+    if collective.dtype is not torch.uint8:
+        return torch.full(shape, len(pickled), dtype=collective.dtype, device=device)
+    padded = torch.zeros(shape, dtype=torch.uint8, device=device)
+    padded[: len(pickled)] = torch.tensor(list(pickled), dtype=torch.uint8)
+    return padded
+
+
+def _op(collective: Collective) -> Any:
+    if collective.reduction == "PREMUL_SUM":
+        return getattr(dist, "_make_nccl_premul_sum")(1.0)  # noqa: B009 - only where there is NCCL
+    return getattr(dist.ReduceOp, collective.reduction)
+
+
+def _root(collective: Collective, group: ProcessGroup) -> int:
+    return NO_ROOT if collective.root == NO_ROOT else dist.get_global_rank(group, collective.root)

@@ -1,8 +1,8 @@
-"""Communication hooks: what reduces a bucket in the place of the plain all_reduce.
+"""Communication hooks, which reduce a bucket in place of the plain all_reduce.
 
-The interface is torch's (`torch.distributed.GradBucket`, "Note [DDP Communication Hook]" in reducer.cpp): a hook is
-called with its state and a bucket and returns a future of the reduced flat tensor. torch's own hooks (fp16, bf16,
-PowerSGD, noop, allreduce) run unmodified. With a hook the engine does not divide: that is the hook's task.
+The interface is torch's (`torch.distributed.GradBucket`, "Note [DDP Communication Hook]" in reducer.cpp): a hook gets
+its state and a bucket and returns a future of the reduced flat tensor. torch's own hooks (fp16, bf16, PowerSGD, noop,
+allreduce) run unmodified. With a hook the engine does not divide, since the hook averages.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.wording import callable_name
+from ddpsim.ddp.text_formats import callable_name
 
 CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Future[Tensor]]"
 
 
 class GradBucket:
-    """What a hook sees of a bucket; the methods of torch.distributed.GradBucket."""
-
-    __slots__ = ("_buffer", "_gradients", "_index", "_is_last", "_parameters")
+    """A bucket as a hook sees it, with the methods of torch.distributed.GradBucket."""
 
     def __init__(
         self, index: int, buffer: Tensor, gradients: Sequence[Tensor], parameters: Sequence[Tensor], *, is_last: bool
@@ -34,33 +32,33 @@ class GradBucket:
         self._is_last = is_last
 
     def index(self) -> int:
-        """The bucket's number; buckets are reduced in this order."""
+        """Return the bucket's number; buckets are reduced in this order."""
         return self._index
 
     def buffer(self) -> Tensor:
-        """The flat gradients, 1-D (a sparse gradient as it is), undivided."""
+        """Return the flat gradients, undivided; a sparse gradient is not flattened."""
         return self._buffer
 
     def set_buffer(self, buffer: Tensor) -> None:
-        """Give later steps of the hook another tensor to work on, of as many elements."""
+        """Replace the flat tensor, for later steps of the hook, by one with as many elements."""
         self._gradients = _same_views(self._gradients, self._buffer, buffer)
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
-        """One view into the flat tensor per parameter, of the parameter's shape."""
+        """Return for each parameter a view into the flat tensor, of the parameter's shape."""
         return list(self._gradients)
 
     def parameters(self) -> list[Tensor]:
-        """The parameters, in the order of the flat tensor."""
+        """Return the parameters, in the order of the flat tensor."""
         return list(self._parameters)
 
     def is_last(self) -> bool:
-        """Whether no bucket follows in this backward."""
+        """Return whether this is the last bucket of the backward."""
         return self._is_last
 
 
 def _same_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
-    """The views that these are of the old flat tensor, of the new one."""
+    """Return views of the new flat tensor at the places of these views of the old one."""
     if old.is_sparse:
         return (new,)
     shift = new.storage_offset() - old.storage_offset()
@@ -85,10 +83,7 @@ def check_future(future: object, hook: CommunicationHook) -> torch.futures.Futur
 
 
 def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: CommunicationHook) -> Tensor:
-    """The tensor that a hook's future holds: it, or a list with it alone, of the bucket's own shape and dtype.
-
-    A hook that put a tensor of another dtype into the bucket it saw may give that dtype; torch's wrappers do.
-    """
+    """Return the tensor in a hook's future; it may have the dtype of a tensor that the hook put into the bucket."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
     dtypes = (expected.dtype, seen.buffer().dtype)

@@ -1,13 +1,9 @@
-"""What the engine is called with: looked at once, and refused in one line where it cannot work.
-
-Every function here raises UsageError, which names the argument, the value and the way out.
-"""
+"""Checks of the engine's arguments. Each raises UsageError, which names the argument, the value and what to do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,41 +11,13 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.bucket_plan import DEFAULT_CAP_MB, Caps
+from ddpsim.ddp.bucket_plan import DEFAULT_CAP_MB
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.unused import find_tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What is left of the constructor's arguments once they are looked at."""
-
-    parameters: dict[str, Parameter]
-    """Those whose gradients are reduced."""
-    device: torch.device
-    """Theirs."""
-    caps: Caps
-    device_ids: list[torch.device] | None
-    output_device: torch.device | None
-
-
-def checked_arguments(
-    module: nn.Module,
-    *,
-    ignored: frozenset[str],
-    device_ids: Sequence[int | torch.device] | None,
-    output_device: int | torch.device | None,
-    bucket_cap_mb: float | None,
-) -> Checked:
-    """All that this rank can find out by itself."""
-    parameters = trainable_parameters(module, ignored)
-    device = common_device(parameters)
-    caps = Caps.of(checked_cap(bucket_cap_mb))
-    return Checked(parameters, device, caps, *checked_devices(device_ids, output_device, device))
-
-
 def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
-    """The parameters whose gradients are reduced, by name; each once, if shared."""
+    """Return the parameters whose gradients are reduced, by name; a shared one has its first name only."""
     if not isinstance(module, nn.Module):
         raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
     named = {name: p for name, p in module.named_parameters() if name not in ignored}
@@ -70,7 +38,7 @@ def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str
 
 
 def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
-    """The one device that all parameters are on."""
+    """Return the device of all parameters."""
     names_by_device: dict[torch.device, str] = {}
     for name, parameter in parameters.items():
         names_by_device.setdefault(parameter.device, name)
@@ -83,14 +51,14 @@ def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
 
 
 def device_for(module: object, group: ProcessGroup) -> torch.device:
-    """Where to put what is sent about a module that cannot be wrapped: where its parameters are, if it has any."""
+    """Return a device for messages about a module that cannot be wrapped: that of its parameters, if it has any."""
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
     found = (parameter.device for parameter in parameters if parameter.device.type != "meta")
     return next(found, torch.device(dist.distributed_c10d._get_object_coll_device(group)))
 
 
 def checked_cap(bucket_cap_mb: float | None) -> float:
-    """The cap of a bucket in MiB, or the default."""
+    """Return the cap of a bucket in MiB, or the default."""
     if bucket_cap_mb is None:
         return DEFAULT_CAP_MB
     is_number = isinstance(bucket_cap_mb, (int, float)) and not isinstance(bucket_cap_mb, bool)
@@ -102,10 +70,10 @@ def checked_cap(bucket_cap_mb: float | None) -> float:
 
 
 def checked_group(group: ProcessGroup | None) -> ProcessGroup:
-    """The group given, or the default one."""
+    """Return the given group, or the default group."""
     if group is None:
         return dist.distributed_c10d._get_default_group()
-    # torch gives a number for a group that this rank is not in.
+    # For a group without this rank, torch returns a number.
     if not isinstance(group, ProcessGroup) and group is not dist.GroupMember.NON_GROUP_MEMBER:
         raise UsageError(
             f"process_group is {group!r}, expected a ProcessGroup or None: make one by torch.distributed.new_group"
@@ -121,7 +89,7 @@ def checked_group(group: ProcessGroup | None) -> ProcessGroup:
 def checked_devices(
     device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
 ) -> tuple[list[torch.device] | None, torch.device | None]:
-    """The device inputs are moved to, if one is named, which must be the parameters'."""
+    """Return the devices for inputs and outputs, if they are named; both must be the parameters' device."""
     if device_ids is None or (isinstance(device_ids, Sequence) and not device_ids):
         if output_device is not None:
             raise UsageError(
@@ -149,7 +117,7 @@ def _devices(device_ids: Sequence[int | torch.device], kind: str) -> list[torch.
 
 
 def sparse_parameters(module: nn.Module) -> frozenset[str]:
-    """Names of the parameters that get sparse gradients."""
+    """Return the names of the parameters with sparse gradients."""
     sparse = {
         id(owner.weight)
         for owner in module.modules()
@@ -159,7 +127,7 @@ def sparse_parameters(module: nn.Module) -> frozenset[str]:
 
 
 def count_samples(arguments: object, dim: int) -> int:
-    """How many samples a forward is given: along `dim` of its first tensor that has so many dimensions."""
+    """Return the number of samples of a forward: the size of its first tensor with a dimension `dim`, along `dim`."""
     for tensor in find_tensors(arguments):
         if tensor.dim() > dim:
             return tensor.shape[dim]

@@ -1,15 +1,15 @@
-"""The engine: a module that trains as one with its replicas on other ranks. Wiring only; the parts are beside it.
+"""The engine: a module that trains as one with its replicas on other ranks. Only wiring; the parts are modules.
 
-construction    verify.py: the ranks have the same model · broadcast.py: and the same values
-forward         parameter_watch.py: still the same parameters · join_coordinator.py: who has input · buffer_sync.py
+construction    verify.py: compare the models of the ranks · broadcast.py: send the state of one
+forward         parameter_watch.py: parameters are unchanged · join_coordinator.py: who has input · buffer_sync.py
 backward        reducer.py: buckets, reduced as they fill
-join            join.py: ranks without input follow those that have it
+join            join.py: ranks without input answer the calls of the others
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,26 +24,30 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn import Parameter
 from torch.utils import _pytree
 
-from ddpsim.ddp.announcement import Forward
+from ddpsim.ddp.backward_progress import Graph
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import Scale
-from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
+from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.constructor_arguments import (
-    checked_arguments,
+    checked_cap,
+    checked_devices,
     checked_group,
+    common_device,
     count_samples,
     device_for,
     sparse_parameters,
     trainable_parameters,
 )
 from ddpsim.ddp.errors import JoinError, UsageError
-from ddpsim.ddp.expectation import Graph, Outputs
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddpsim.ddp.join_coordinator import JoinCoordinator, Participants
+from ddpsim.ddp.join_protocol import Forward
 from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
 from ddpsim.ddp.reducer import InJoin, Reducer
-from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
+from ddpsim.ddp.unused import Outputs, accumulators_of, find_tensors, reached_parameters
 from ddpsim.ddp.verify import verify_problem, verify_replicas
 
 __ddp_phases__ = {
@@ -67,13 +71,11 @@ _NOT_COPIED = frozenset(
         "_samples",
     }
 )
-"""Attributes of a wrapper that its copies make for themselves."""
+"""Attributes that a copy of the wrapped model makes anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class _JoinOptions:
-    """How gradients are averaged inside a join."""
-
     coordinator: JoinCoordinator
     divides_by_initial_size: bool
     weighs_samples: bool
@@ -81,33 +83,31 @@ class _JoinOptions:
 
 @dataclass(frozen=True, slots=True)
 class _ForwardContext:
-    """One forward on its way."""
+    """A forward that has begun."""
 
     kind: Forward
     participants: Participants
     has_returned: bool = False
-    """The module's own forward is over."""
+    """Whether the module's own forward has returned."""
     is_reduction_due: bool = False
-    """Gradients of this forward, or of one before, are still to be reduced."""
+    """Whether gradients of this forward, or of an earlier one, are still to be reduced."""
 
 
 class DistributedDataParallel(nn.Module, Joinable):
     """Wraps `module` so that its replicas on all ranks of `process_group` train as one.
 
     The arguments are torch's. `device_ids` may name one device, to which inputs are moved. `broadcast_buffers=False`
-    leaves the buffers alone, `forward_sync_buffers=False` all but at construction; single buffers may be treated
-    otherwise by `register_buffer_comm_hook`. `init_sync=False` trusts the caller that the replicas are the same.
-    `bucket_cap_mb` (MiB, 25 unless given) closes a bucket; the first closes at 1 MiB. `find_unused_parameters` allows
-    parameters without gradients, `static_graph` as well, if the graph is the same in every iteration. `dim` is the
-    dimension of the inputs along which `join` counts samples. `check_reduction` has no effect, as in torch.
+    never synchronizes buffers, `forward_sync_buffers=False` only at construction; `register_buffer_comm_hook` changes
+    single buffers. `init_sync=False` skips the comparison and broadcast of replicas. A bucket closes at `bucket_cap_mb`
+    (MiB, default 25), the first at 1 MiB. `find_unused_parameters` allows parameters without gradients; so does
+    `static_graph`, if the graph is the same in every iteration. `dim` is the dimension of inputs along which `join`
+    counts samples. `check_reduction` has no effect, as in torch.
 
-    Gradients are views of the buckets after the first backward. `gradient_as_bucket_view=False` keeps them apart, at
-    the cost of a copy; `True` has torch's arithmetic for that setting (gradients that are views already are divided
-    in place).
+    After the first backward, gradients are views of the buckets. `gradient_as_bucket_view=False` keeps them separate,
+    which costs a copy. With `True`, gradients that already are views are divided in place, as in torch.
 
-    Construction is a collective. It raises, on every rank, ReplicaMismatchError where parameters, buffers or settings
-    differ between ranks, by name, or where what some ranks have cannot be wrapped; and UsageError where all have that:
-    a module without a trainable parameter, for instance, or with parameters on several devices.
+    Construction is a collective. If parameters, buffers or settings differ, or only some ranks have what cannot be
+    wrapped, every rank raises ReplicaMismatchError. If no rank's module can be wrapped, every rank raises UsageError.
     """
 
     def __init__(
@@ -132,19 +132,14 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.process_group = checked_group(process_group)
         try:
-            checked = checked_arguments(
-                module,
-                ignored=self.parameters_to_ignore,
-                device_ids=device_ids,
-                output_device=output_device,
-                bucket_cap_mb=bucket_cap_mb,
-            )
+            parameters = trainable_parameters(module, self.parameters_to_ignore)
+            self.device = common_device(parameters)
+            self._caps = Caps.of(checked_cap(bucket_cap_mb))
+            self.device_ids, self.output_device = checked_devices(device_ids, output_device, self.device)
         except UsageError as problem:
             if init_sync:
                 self._verify_problem(problem, device_for(module, self.process_group))
             raise
-        self.device, self._caps = checked.device, checked.caps
-        self.device_ids, self.output_device = checked.device_ids, checked.output_device
         self.module = module
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
@@ -154,25 +149,26 @@ class DistributedDataParallel(nn.Module, Joinable):
             forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
         )
         self.require_backward_grad_sync = True
-        """Whether forwards announce gradients to be reduced; `no_sync` clears it."""
+        """Whether the gradients of forwards are reduced; `no_sync` clears it."""
         self.require_forward_param_sync = True
-        """Whether the next forward synchronizes buffers: not after one whose gradients stayed local (as in torch)."""
+        """Whether the next forward synchronizes buffers: not after a forward whose gradients stayed local (as in
+        torch)."""
         self._world_size = dist.get_world_size(self.process_group)
         self._is_apart = False
-        """A rank left a join by an exception: the ranks' states differ."""
+        """True after a rank left a join by an exception, since the ranks' states differ."""
         self._join_options: _JoinOptions | None = None
         self._forward_context: _ForwardContext | None = None
-        """The forward whose gradients are still to be reduced, inside a join."""
+        """Inside a join, the forward whose gradients are still to be reduced."""
         self._samples: tuple[int, ...] = ()
-        """Of each rank, in the forwards whose gradients are still to be reduced."""
+        """The samples of each rank in the forwards whose gradients are still to be reduced."""
         with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
             self._verify()
             self._broadcast_state(0, with_buffers=with_buffers)
-        self._equip(checked.parameters)
+        self._equip(parameters)
 
     def _equip(self, parameters: Mapping[str, Parameter]) -> None:
-        """Make what cannot be copied: what is tied to the module's own tensors and to the process group."""
+        """Make the parts that cannot be copied, since they hold the module's tensors or the process group."""
         self._watch = ParameterWatch(self.module, parameters, ignored=self.parameters_to_ignore)
         self._buffers_in_step = BufferSync(
             self.module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
@@ -191,10 +187,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._accumulators = accumulators_of(self.reducer.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copy.deepcopy and pickle: the module and the settings; what training has shown is found out anew.
-
-        Raises UsageError for a wrapper with what cannot be taken along.
-        """
+        """Return the module and settings, for a copy. Raises UsageError if a group or hook cannot be copied."""
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
@@ -202,13 +195,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         ):
             if has_it:
                 raise UsageError(
-                    f"a wrapper with {what} cannot be copied or pickled, as the copy would lack it: copy its module "
-                    "and wrap the copy"
+                    f"a DistributedDataParallel with {what} cannot be copied or pickled: copy its module and wrap that"
                 )
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The copy belongs to the default process group."""
+        """Restore a copy, in the default process group."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = checked_group(None)
         self._world_size = dist.get_world_size(self.process_group)
@@ -216,13 +208,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._samples = ()
         self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
-    # --- training -----------------------------------------------------------------------------------------------------
-
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module; under grad, and outside of no_sync, the gradients of the backward that follows are reduced.
+        """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
-        Raises ParameterChangedError, OpenBackwardError (of the backward before), and JoinError inside a join, or after
-        one that a rank left by an exception.
+        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError after a failed
+        join.
         """
         context = self._begin_forward(inputs, kwargs)
         if self.device_ids:
@@ -245,7 +235,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._forward_context = context
         if kind is not Forward.EVALUATION:
             self.reducer.rebuild_if_due(context.participants.source)
-        # torch's rule: not if the gradients of the forward before have stayed local.
+        # As in torch, not after a forward whose gradients stay local.
         if self.require_forward_param_sync:
             self._synchronize_buffers(When.BEFORE_FORWARD, context.participants)
         return context
@@ -255,7 +245,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._forward_context is context:
             self._forward_context = replace(context, has_returned=True) if context.is_reduction_due else None
         self.require_forward_param_sync = context.kind is Forward.SYNCHRONIZED
-        # As in torch: where an earlier forward's gradients are still due, the next backward is reduced, whatever it is.
+        # As in torch, the next backward is reduced if gradients of an earlier forward are still due.
         joins_them = context.kind is Forward.LOCAL and self.reducer.are_gradients_due
         if context.kind is Forward.SYNCHRONIZED or joins_them:
             self.reducer.expect(
@@ -289,7 +279,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _scale(self, participants: Participants) -> Scale | None:
         options = self._join_options
         in_place = self.gradient_as_bucket_view is True
-        # A hook averages over all ranks by itself: what it gets makes up for that.
+        # A hook averages over all ranks, so its input is scaled for the difference.
         if self._samples:
             share = self._samples[dist.get_rank(self.process_group)] * (
                 self._world_size if self.reducer.has_hook else 1
@@ -321,19 +311,17 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forwards inside leave their gradients on this rank, to be reduced with those of the first forward outside."""
+        """A context: gradients of forwards inside stay local, until those of the first forward outside are reduced."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
             self.require_backward_grad_sync = before
 
-    # --- settings -----------------------------------------------------------------------------------------------------
-
     def register_comm_hook(self, state: object, hook: CommunicationHook) -> None:
-        """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor; torch's hooks do.
+        """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor.
 
-        Once, before the first backward. Raises UsageError if `hook` is no callable or there is one already.
+        Allowed once, before the first backward. Raises UsageError for a second hook, or one that cannot be called.
         """
         check_hook(hook)
         if self.reducer.has_hook:
@@ -347,14 +335,12 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> None:
         """Synchronize a buffer by `hook`: broadcast, sum, mean, max, min, none, or a function of (buffer, group).
 
-        `when`: "before" or "after" the forward. After a forward it happens if the gradients of that forward are to be
-        reduced: not under no_sync, and not in evaluation (no_grad, or all parameters frozen). Before a forward, as in
-        torch, it happens unless the forward before was one of these. See buffer_sync.py. Raises UsageError for an
-        unknown buffer or strategy.
+        `when` is "before" or "after" the forward. After a forward, buffers are synchronized only if its gradients are
+        to be reduced: not under no_sync or in evaluation (no_grad, or all parameters frozen). Before a forward, they
+        are, as in torch, unless the previous forward was one of these. Raises UsageError for an unknown buffer or
+        strategy.
         """
         self._buffers_in_step.register(name_or_tensor, hook, when=when)
-
-    # --- join ---------------------------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -364,7 +350,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         *,
         weight_by_samples: bool = False,
     ) -> Join:
-        """A context for training with uneven inputs; see `Join`, which takes several models."""
+        """Return a context for training with uneven inputs; see `Join`, which takes several models."""
         return Join(
             [self],
             enable,
@@ -374,7 +360,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> EngineJoinHook:
-        """For torch's Join; it passes on `divide_by_initial_world_size` (True) and `weight_by_samples` (False)."""
+        """Return the hook for torch's Join, with its options `divide_by_initial_world_size` and `weight_by_samples`."""
         return EngineJoinHook(
             self,
             divides_by_initial_size=kwargs.get("divide_by_initial_world_size", True),
@@ -388,24 +374,23 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @property
     def join_process_group(self) -> ProcessGroup:
-        """The group that the model's replicas make up."""
+        """The process group of the model's replicas."""
         return self.process_group
 
     def check_together(self) -> None:
-        """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps since."""
+        """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps."""
         if self._is_apart:
             raise JoinError(
-                "a join of this model ended when a rank left it by an exception, so the ranks' states differ, expected "
-                "no further forward: construct the DistributedDataParallel anew, which compares and broadcasts the "
-                "state"
+                "a rank left a join of this model by an exception, so the ranks' states differ: construct the "
+                "DistributedDataParallel again, which compares and broadcasts the state"
             )
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        """Called by a join that begins."""
+        """Begin a join: its coordinator is notified before each forward and each reduction."""
         if self._join_options is not None:
             self.end_join(self._join_options.coordinator, None)
         self._join_options = _JoinOptions(coordinator, divides_by_initial_size, weighs_samples)
-        self.reducer.enter_join(InJoin(partial(coordinator.announce, self), self._end_reduction))
+        self.reducer.join = InJoin(partial(coordinator.announce, self), self._end_reduction)
 
     def _end_reduction(self) -> None:
         self._forward_context = None
@@ -417,7 +402,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._join_options.coordinator.end_iteration()
 
     def abandon(self, *, with_buffers: bool) -> None:
-        """Make the calls that other ranks wait for in this iteration, contributing nothing."""
+        """Make the calls that other ranks wait for in this iteration, with neutral contributions."""
         context, self._forward_context = self._forward_context, None
         if context is None:
             return
@@ -427,16 +412,16 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.abandon()
 
     def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """Called by a join that ends; all ranks take over the state of group rank `authoritative`, if it is given."""
+        """End a join; if group rank `authoritative` is given, all ranks take over its state."""
         if self._join_options is None or self._join_options.coordinator is not coordinator:
             return
         coordinator.close()
         self._is_apart = self._is_apart or coordinator.has_been_left
         self._join_options = self._forward_context = None
         self._samples = ()
-        self.reducer.leave_join()
+        self.reducer.join = None
         self._join_config = type(self._join_config).construct_disabled_join_config()
-        # Ranks left after forwards of different kinds.
+        # The last forwards of the ranks may differ in kind.
         self.require_forward_param_sync = True
         if authoritative is not None:
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
@@ -445,12 +430,10 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.give_up()
             self.reducer.steps.forget_unreduced()
 
-    # --- state --------------------------------------------------------------------------------------------------------
-
     def _verify(self) -> None:
         verify_replicas(
-            self._named_parameters(),
-            self._named_buffers(),
+            self._not_ignored(self.module.named_parameters()),
+            self._not_ignored(self.module.named_buffers()),
             {
                 "bucket_cap_mb": self._caps.bytes / 2**20,
                 "find_unused_parameters": self.find_unused_parameters,
@@ -465,24 +448,23 @@ class DistributedDataParallel(nn.Module, Joinable):
         verify_problem(problem, self.process_group, device)
 
     def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
-        named = self._named_parameters() + (self._named_buffers() if with_buffers else [])
-        # `.data`: as in torch, no backward that is under way minds what is written here.
+        named = self._not_ignored(self.module.named_parameters())
+        if with_buffers:
+            named += self._not_ignored(self.module.named_buffers())
+        # `.data`: as in torch, a running backward does not detect these writes.
         broadcast_coalesced([tensor.data for _, tensor in named], source, self.process_group)
 
-    def _named_parameters(self) -> list[tuple[str, Tensor]]:
-        return [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
-
-    def _named_buffers(self) -> list[tuple[str, Tensor]]:
-        return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
+    def _not_ignored(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What the call being made belongs to (the simulator reads it; see simulator/attribution/phases.py)."""
+        """Return the step of the current call (the simulator reads it; see simulator/attribution/phases.py)."""
         return {"step": self.reducer.steps.latest} if "reducer" in vars(self) else {}
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far this replica is, for a diagnosis (see simulator/attribution/wrapper.py)."""
+        """Return the progress of this replica, for a diagnosis (see simulator/attribution/wrapper.py)."""
         if "reducer" not in vars(self):
-            return {}  # its construction failed
+            return {}  # the construction failed
         options = self._join_options
         return {
             **self.reducer.__ddp_progress__(),

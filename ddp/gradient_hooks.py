@@ -1,14 +1,13 @@
-"""Hears of gradients: after autograd has added one to a parameter, and when a backward is over.
+"""Hooks that report each gradient and the end of a backward.
 
-None of the hooks keeps the listener alive: they stay on parameters and graphs that may well outlive it, and a model may
-be wrapped anew.
+No hook keeps its listener alive: parameters and graphs may exist longer, and a module may be wrapped again.
 
 Note [End of backward]
-    If every parameter gets a gradient, the last one tells that the backward is over. With unused parameters it may
-    never come, so a callback at the end of the backward through the forward's outputs looks what is missing. Such a
-    callback belongs to the graph task it is queued in, and a reentrant checkpoint runs tasks of its own inside: it is
-    queued by a pre-hook of the outputs' nodes, which the outermost task runs. A backward that runs none of these nodes
-    (its loss depends on what the forward did not return) has the callback queued by its first gradient.
+    If every parameter gets a gradient, the last one ends the backward. With unused parameters it may never come, so a
+    callback at the end of the backward checks what is missing. A callback belongs to the graph task that queues it,
+    and a reentrant checkpoint runs tasks of its own inside. So a pre-hook of the outputs' nodes queues it, which the
+    outermost task runs. If a backward runs none of these nodes (its loss does not depend on what the forward
+    returned), its first gradient queues the callback.
 """
 
 from __future__ import annotations
@@ -26,30 +25,28 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Listener(Protocol):
-    """Who is told."""
+    """Receives the reports."""
 
     def on_gradient(self, index: int) -> None:
-        """The parameter of this index has got a gradient."""
+        """Called when the parameter of this index has got a gradient."""
 
     def on_backward_end(self) -> None:
-        """The backward that was watched is over."""
+        """Called at the end of the watched backward."""
 
     @property
     def awaits_gradients(self) -> bool:
-        """Whether a forward was made whose gradients may come now."""
+        """Whether gradients of a forward may come now."""
 
 
 def listen(parameters: Sequence[Tensor], listener: Listener) -> None:
-    """Tell the listener of every gradient, for as long as it lives."""
+    """Report every gradient of these parameters to the listener, as long as it exists."""
     found = weakref.ref(listener)
     handles = [p.register_post_accumulate_grad_hook(_Hook(found, index)) for index, p in enumerate(parameters)]
     weakref.finalize(listener, _remove, handles).atexit = False
 
 
 class _Hook:
-    """Tells one listener of one parameter's gradients."""
-
-    __slots__ = ("_index", "listener")
+    """Reports the gradients of one parameter to one listener."""
 
     def __init__(self, listener: weakref.ref[Listener], index: int) -> None:
         self.listener = listener
@@ -62,7 +59,7 @@ class _Hook:
 
 
 def is_awaited_elsewhere(parameter: Tensor, listener: Listener) -> bool:
-    """Whether another listener awaits gradients of this parameter: two models may share it."""
+    """Return whether another listener waits for gradients of this parameter, which two models may share."""
     hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
     others = (hook.listener() for hook in hooks if isinstance(hook, _Hook))
     return any(other is not None and other is not listener and other.awaits_gradients for other in others)
@@ -74,28 +71,26 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 
 
 class EndOfBackward:
-    """Calls a listener's `on_backward_end` at the end of a backward: see Note [End of backward]."""
-
-    __slots__ = ("_listener", "_task")
+    """Calls a listener's `on_backward_end` at the end of a backward; see Note [End of backward]."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = weakref.ref(listener)
         self._task = -1
-        """The graph task at whose end the listener is called."""
+        """The graph task at whose end the listener is called; -1 if there is none."""
 
     def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
-        """Call at the end of whatever backward goes through one of the tensors.
+        """Call at the end of the next backward through one of the tensors.
 
-        `accumulators` bring the gradients of parameters. A backward that runs none of them (torch.autograd.grad, for a
-        penalty on the input's gradient) is not the one that is waited for; if none is known, every one is.
+        A backward that runs none of `accumulators` is ignored, such as torch.autograd.grad for a penalty on the input's
+        gradient. If there are no accumulators, any backward counts.
         """
-        self._task = -1  # of a backward that an exception ended
+        self._task = -1  # an exception may have ended the previous backward
         for node in set(_nodes(tensors)):
             node.register_prehook(partial(self._on_backward, accumulators))
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a backward that is under way will call at its end."""
+        """Whether a running backward will call the listener at its end."""
         return self._task != -1
 
     def _on_backward(self, accumulators: Sequence[Node], gradients: Any) -> None:
@@ -112,7 +107,7 @@ class EndOfBackward:
 
 
 def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
-    """The tensors' nodes, and those of what they are views of: an in-place operation on a view gives it a new node."""
+    """Yield the tensors' nodes and those of their bases: an in-place operation on a view gives it a new node."""
     for tensor in tensors:
         for either in (tensor, tensor._base):
             if either is not None and either.grad_fn is not None:
@@ -120,13 +115,13 @@ def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
 
 
 def _runs_any(accumulators: Iterable[Node]) -> bool:
-    """Inside a backward: whether it will run one of these."""
+    """Inside a backward: return whether it will run one of these nodes."""
     try:
         return any(map(torch._C._will_engine_execute_node, accumulators))
-    except RuntimeError:  # one of them is what torch.autograd.grad was asked for
+    except RuntimeError:  # torch.autograd.grad was asked for one of them
         return False
 
 
 def call_at_end(callback: Callable[[], None]) -> None:
-    """Inside a backward: call when its last hook has run."""
+    """Inside a backward: call this after its last hook."""
     Variable._execution_engine.queue_callback(callback)

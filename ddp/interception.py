@@ -1,8 +1,7 @@
-"""Notices the collectives of a process group before they are made, whoever makes them.
+"""Intercepts the collectives of a process group before they are made.
 
-torch.distributed's functions call methods of the group, and torch's C++ class of groups takes no attributes; so,
-while a rank needs to know, the methods of the class are replaced, and what they do for groups nobody asked about is
-what they did before.
+torch.distributed's functions call methods of the group, whose C++ class takes no attributes. So while a group is
+watched, the methods of its class are replaced. For groups that are not watched they do what they did before.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.operations import OPERATIONS
+from ddpsim.ddp.collective_table import OPERATIONS
 
 Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
-"""Called with the method's name and arguments; the call is made inside the context."""
+"""Called with the method's name and arguments; the call is made inside the context that it returns."""
 
 _ATTRIBUTE = "__ddp_watched_groups__"
 _lock = threading.Lock()
-"""Held while a class is changed: several ranks may be threads of one process."""
+"""Held while a class is changed, since several ranks may be threads of one process."""
 
 
 class Interception:
-    """Has every collective of some groups made inside a context, until `stop`."""
+    """Makes every collective of some groups inside a context, until `stop`."""
 
     def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
         self._groups = {group: partial(self._around, around) for group, around in watched.items()}
@@ -40,7 +39,7 @@ class Interception:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Calls inside go by unnoticed."""
+        """A context: calls inside it are not intercepted."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -48,7 +47,7 @@ class Interception:
             self._is_paused = before
 
     def stop(self) -> None:
-        """Leave the groups alone again, and their classes as they were once no group is watched."""
+        """Stop watching the groups; classes without watched groups get their own methods back."""
         with _lock:
             for group, around in self._groups.items():
                 kind = type(group)
@@ -61,7 +60,7 @@ class Interception:
 
 
 def _watched(kind: type) -> dict[ProcessGroup, Around]:
-    """The watched groups of a class, whose methods ask for them."""
+    """Return the watched groups of a class; at the first call, replace its methods."""
     if _ATTRIBUTE not in vars(kind):
         groups: dict[ProcessGroup, Around] = {}
         originals = {name: vars(kind)[name] for name in OPERATIONS if name in vars(kind)}

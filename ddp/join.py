@@ -1,8 +1,6 @@
-"""Training with uneven inputs: what to do on ranks that run out before the others.
+"""Training with uneven inputs: ranks that run out of input answer the collectives of the others.
 
-Two ways in: this module's `Join` (what `model.join()` returns), for models of this engine; and torch's own Join
-(torch/distributed/algorithms/join.py), where other joinables such as ZeroRedundancyOptimizer take part and which calls
-`EngineJoinHook`. Both speak the protocol of join_coordinator.py.
+torch's own Join, which other joinables such as ZeroRedundancyOptimizer need, calls `EngineJoinHook`.
 """
 
 from __future__ import annotations
@@ -12,84 +10,59 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
-from ddpsim.ddp.errors import JoinError, UsageError
+from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.join_coordinator import JoinCoordinator, Member
 
 _joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=None)
-"""The `Join` whose body is running; each thread has its own."""
+"""The coordinator of the current `Join`; each thread has its own."""
 
 __ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
 
 
-class JoinedModel(Member, Protocol):
-    """A model of this engine, as a join sees it."""
-
-    process_group: ProcessGroup
-
-    @property
-    def join_device(self) -> torch.device:
-        """Where the join's own tensors live."""
-
-    def check_together(self) -> None:
-        """Raise JoinError if the ranks' states differ, as a rank left a join before by an exception."""
-
-    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        """Say before each forward that there is input, and let joined ranks take part in what follows."""
-
-    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """Leave the join of `coordinator`, if not left before; take over rank `authoritative`'s state, if given."""
-
-
 class Join:
-    """Keeps ranks that ran out of input in step with those that did not.
-
-    Every rank wraps its loop:
+    """Keeps ranks that ran out of input in step with the others. Every rank wraps its loop:
 
         with Join([generator, critic]):
             for batch in batches:
                 ...
 
-    Inside, the ranks with input train on; one that has left the loop takes part in all their collectives with
-    contributions that change nothing, until nobody has input. Then every rank has the parameters and buffers of the
-    last rank to join (of several, the one with the highest number).
+    A rank that has left the loop takes part in all collectives of the others, with contributions that change nothing,
+    until no rank has input. Then every rank takes the parameters and buffers of the last rank to join (of several, the
+    one with the highest number).
 
-    The models may be used in any order and number of forwards, alone or chained; only models of this engine, over one
-    process group. An iteration begins with a forward: a collective of the loop's own must not come before the first
-    forward of the first iteration that some rank does not have.
+    The models may be used in any order and number of forwards. They must be models of this engine, over one process
+    group. An iteration begins with a forward: before the first forward of an iteration that some rank does not have,
+    the loop must not make a collective of its own.
 
-    `divide_by_initial_world_size`: average over all ranks, as if a joined one had gradients of zero; else over the
-    ranks that have input. A communication hook, which averages over all ranks, gets gradients that make up for the
-    difference.
+    `divide_by_initial_world_size`: average over all ranks, where joined ranks count with gradients of zero; else over
+    the ranks with input. A communication hook averages over all ranks, so it gets gradients scaled accordingly.
 
-    `weight_by_samples`: average over samples instead, so that a rank with more of them counts for more; a forward's
-    samples are counted along dimension `dim` of its first tensor argument. Under accumulation the gradients of a window
-    are summed on a rank as ever, and the sum is weighted by the samples that the rank had in the window. So
-    micro-batches of one rank count alike, whatever their sizes.
+    `weight_by_samples`: average over samples, counted along dimension `dim` of each forward's first tensor argument.
+    With gradient accumulation, the sum of a window's gradients is weighted by the rank's samples in the window, so all
+    micro-batches of a rank count alike.
 
-    `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False` does
+    `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False`: do
     nothing.
 
-    A rank that leaves by an exception takes the others out, too: they raise JoinError, which names it and the
-    exception. The ranks' states differ after that, so that the models' next forwards raise JoinError: wrap the modules
-    anew. The rank that leaves makes the calls that the others still wait for in the iteration, as the iterations before
-    went; so calls may meet that do not fit, and the backend reports those or hangs, where that cannot be known:
+    If a rank leaves by an exception, the others raise JoinError, which names it and the exception. The ranks' states
+    differ then, so the models' next forwards raise JoinError: wrap the modules again. The leaving rank makes the calls
+    that the others still wait for, as earlier iterations went. If these are wrong, the backend reports a mismatch or
+    hangs. They cannot be known:
 
     - in the first iteration, if the loop or a module has collectives of its own;
-    - where such collectives come every few iterations only, or have shapes that vary by iteration;
-    - where ranks send each other messages (send, recv), which are not made on behalf of a rank.
+    - if such collectives come only in some iterations, or have varying shapes;
+    - if ranks send each other messages (send, recv).
     """
 
     def __init__(
         self,
-        models: Sequence[JoinedModel],
+        models: Sequence[Member],
         enable: bool = True,
         throw_on_early_termination: bool = False,
         *,
@@ -124,7 +97,7 @@ class Join:
                 divides_by_initial_size=self._divides_by_initial_size,
                 weighs_samples=self._weighs_samples,
             )
-        # A join of one rank inside another concerns nobody else.
+        # A join of a single rank may be inside another one.
         self._token = _joining.set(outer or self._coordinator)
 
     def __exit__(
@@ -141,7 +114,7 @@ class Join:
             elif error is None:
                 authoritative = coordinator.shadow_until_all_joined()
             elif isinstance(error, (Exception, SystemExit)):
-                # If the group is broken, too, the error that came first still says more.
+                # If the group fails too, the first error is more useful.
                 with suppress(Exception):
                     coordinator.leave_by(error)
         finally:
@@ -150,9 +123,9 @@ class Join:
 
 
 class EngineJoinHook(JoinHook):
-    """What torch's Join does with a model of this engine, once a rank has run out of input."""
+    """The hook that torch's Join calls for a model of this engine on a rank without input."""
 
-    def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+    def __init__(self, model: Member, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         model.check_together()
         self.model = model
         self._count = _TorchCount(model)
@@ -166,17 +139,17 @@ class EngineJoinHook(JoinHook):
         model.begin_join(
             self._coordinator, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
         )
-        # torch's Join does not call its hooks after an exception; all it does then is let go of them.
+        # torch's Join does not call its hooks after an exception; it only drops them.
         weakref.finalize(self, _end, weakref.ref(model), self._coordinator).atexit = False
 
     def main_hook(self) -> None:
-        """Shadow one iteration."""
+        """Answer the calls of one iteration."""
         if not self._count.is_torchs:
             self._count.ask(0)
         self._coordinator.shadow_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Take over the model of the last rank to join; of several, the one with the highest number."""
+        """Take over the state of the last rank to join; of several, the one with the highest number."""
         group = self.model.process_group
         own = dist.get_rank(group) if is_last_joiner else -1
         highest = torch.tensor([own], device=self.model.join_device)
@@ -184,19 +157,19 @@ class EngineJoinHook(JoinHook):
         self.model.end_join(self._coordinator, int(highest.item()))
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What its calls belong to, for a diagnosis."""
+        """Return the model of the current call, for a diagnosis."""
         return {"wrapper": self.model}
 
 
 class _TorchCount:
-    """How many ranks have input, inside torch's Join; it asks for the first joinable, and the others ask themselves."""
+    """Counts ranks with input inside torch's Join, which counts for the first joinable only."""
 
-    def __init__(self, model: JoinedModel) -> None:
+    def __init__(self, model: Member) -> None:
         self._model = weakref.ref(model)
         self._has_input = True
 
     def __call__(self) -> int:
-        """Say that this rank has input, and return how many have."""
+        """Report that this rank has input, and return the number of ranks that have."""
         if not self.is_torchs:
             return self.ask(1)
         work = TorchJoin.notify_join_context(self._model())  # type: ignore[arg-type]
@@ -205,7 +178,7 @@ class _TorchCount:
         return int(work.result()[0].item())
 
     def ask(self, own: int) -> int:
-        """Sum `own` up over the ranks: 1 says that this rank has input."""
+        """Sum `own` over the ranks: 1 if this rank has input."""
         self._has_input = bool(own)
         model = self._model()
         assert model is not None
@@ -215,28 +188,28 @@ class _TorchCount:
 
     @property
     def is_torchs(self) -> bool:
-        """Whether torch's Join asks before this model's forward."""
+        """Whether torch's Join counts before this model's forward."""
         config = self._model()._join_config  # type: ignore[union-attr]
         return bool(config.is_first_joinable)
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What its calls belong to, for a diagnosis."""
+        """Return the model of the current call, for a diagnosis."""
         return {"wrapper": self._model(), "shadow": not self._has_input}
 
 
-def _end(found: weakref.ref[JoinedModel], coordinator: JoinCoordinator) -> None:
+def _end(found: weakref.ref[Member], coordinator: JoinCoordinator) -> None:
     model = found()
     if model is not None:
         model.end_join(coordinator, None)
 
 
-def check_no_other_join(model: JoinedModel, own: JoinCoordinator | None) -> None:
-    """Raise UsageError for a forward inside the join of other models only: nobody would shadow its collectives."""
+def check_no_other_join(model: Member, own: JoinCoordinator | None) -> None:
+    """Raise UsageError for a forward inside a join of other models, since joined ranks would not answer its calls."""
     joining = _joining.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:
         raise UsageError(
-            "a forward inside the join of another model, expected all models that are trained inside to be part of it: "
-            "use ddp.Join([model, other])"
+            "a forward inside the join of another model: use ddp.Join([model, other]) with all models that are trained "
+            "inside"
         )
 
 
@@ -254,11 +227,8 @@ def _check_models(models: Sequence[object]) -> None:
     groups = {id(model.process_group) for model in models}  # type: ignore[attr-defined]
     if len(groups) > 1:
         raise UsageError(
-            "models use different process groups, expected one: construct them with one, or train them in loops of "
-            "their own"
+            "models use different process groups, expected one: construct them with one, or train them in "
+            "separate loops"
         )
     if len({id(model) for model in models}) < len(models):
-        raise UsageError("models has one model twice, expected each once")
-
-
-__all__ = ["EngineJoinHook", "Join", "JoinError", "JoinedModel"]
+        raise UsageError("models has one model twice: list each model once")

@@ -1,38 +1,22 @@
-"""Who still has input, and what those who have are about to call: the protocol of a join.
+"""Coordinates the ranks of a join: which have input, and which collectives they are about to make.
 
 Note [Rounds]
-    Before each forward every rank says whether it has input: one small all_reduce. While everybody has, that is all.
-    Once a rank has joined, the ranks present announce each collective they are about to make in a round of its own,
-    and the joined rank makes it, too, with a contribution that changes nothing. So it follows whatever the others do:
-    any number of models and forwards, in any order, with collectives of the model's or the loop's own in between.
-
-    Every rank sees every rank's row of a round. So a rank that left by an exception, ranks that are about to do
-    different things, and calls that cannot be shadowed are found by all ranks in the same round, and all of them
-    raise.
-
-Note [What a joined rank does]
-    In torch's engine it is a fixed list, one iteration at a time (`_DDPJoinHook.main_hook`). Here the ranks present say
-    which of these comes next, so that it may be any number of them in any order:
-
-        torch's list                                                        here
-        rebuild the buckets, once (_rebuild_buckets)                        Kind.REBUILD
-        broadcast the buffers (_check_and_sync_module_buffers)              Kind.COLLECTIVE, as all of the program
-        is this backward reduced? (_check_global_requires_..._grad_sync)    Kind.FORWARD: all that it needs is the round
-        match the all_reduce of each bucket (_match_all_reduce_for_...)     Kind.BUCKET
-        match that of the used map (_match_unused_params_allreduce)         Kind.USED_MAP
-        take the rebuilt order for the next time (_push_all_rebuilt_params) ReducerState, when the join is over
-        post_hook: take over the last rank's model (_sync_final_model)      `end_join` of the engine
+    Before each forward the ranks hold a round: one small all_reduce, in which every rank says whether it has input.
+    Once a rank has joined (run out of input), the other ranks also announce each collective in a round, and the joined
+    rank makes it too, with a contribution that changes nothing; torch's engine has a fixed list of such calls
+    (`_DDPJoinHook.main_hook`). Rounds show every rank's row to all ranks. So all of them raise in the same round if a
+    rank left by an exception, if the announcements differ, or if a joined rank cannot answer a call.
 
 Note [Leaving by an exception]
-    While nobody has joined, nothing is announced: the others go on until the next round, and wait for this rank in each
-    collective before it. So it makes these, too, contributing nothing, and then says in the round that it leaves. Which
-    they are, the log of the iterations before tells, if those that began like this one went on alike. If it does not
-    (there was none, or they differ), only the models know what they are waited for.
+    While all ranks have input, nothing is announced: the others continue until the next round, and wait for this
+    rank in each collective before it. So it makes these calls too, with zeros, and says in the round that it leaves.
+    The log of earlier iterations predicts the calls, if iterations that began like this one continued in the same
+    way. If not, only the models know which calls the others wait for.
 
 Note [Iterations]
-    torch's Join asks for something narrower: a joined rank shadows one iteration at a time, and its Join counts the
-    ranks with input in between. There the rounds begin when the count falls short, and end with the iteration: when
-    the gradients are reduced, or after a forward that has none to reduce.
+    With torch's Join, a joined rank answers one iteration at a time, and torch counts the ranks with input in between.
+    Then rounds begin when the count is too small, and end with the iteration: when gradients are reduced, or after a
+    forward without gradients to reduce.
 """
 
 from __future__ import annotations
@@ -49,60 +33,75 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from ddpsim.ddp.announcement import (
+from ddpsim.ddp.collective_table import OPERATIONS
+from ddpsim.ddp.collectives import Collective, describe, public_name, take_part
+from ddpsim.ddp.errors import JoinError
+from ddpsim.ddp.group_store import post_message, read_messages
+from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
     Announcement,
     Forward,
+    JoinEvent,
+    JoinState,
     Kind,
     Round,
     expected_next,
+    follows,
     latest_forward,
     read_round,
     width_needed,
 )
-from ddpsim.ddp.collectives import Collective, describe, public_name
-from ddpsim.ddp.errors import JoinError
-from ddpsim.ddp.group_store import post_message, read_message
-from ddpsim.ddp.interception import Interception
-from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
-from ddpsim.ddp.neutral import take_part
-from ddpsim.ddp.operations import OPERATIONS
 from ddpsim.ddp.reducer import Reducer
-from ddpsim.ddp.wording import ranks_text
+from ddpsim.ddp.text_formats import ranks_text
 
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
 
 _REMEMBERED = 4096
-"""Calls; a few iterations of a large model."""
+"""The number of logged calls: a few iterations of a large model."""
 
 
 class Member(Protocol):
     """A wrapped model inside a join."""
 
     reducer: Reducer
+    process_group: ProcessGroup
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the join's own tensors."""
+
+    def check_together(self) -> None:
+        """Raise JoinError if the ranks' states differ since an earlier join."""
+
+    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        """Notify the coordinator of each forward and reduction."""
+
+    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
+        """Leave the join of `coordinator`; take over the state of rank `authoritative`, if given."""
 
     def abandon(self, *, with_buffers: bool) -> None:
-        """Make the calls that the other ranks still wait for in this iteration, contributing nothing."""
+        """Make the calls that other ranks still wait for in this iteration, with neutral contributions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """Who takes part in a forward; ranks are numbers within the group."""
+    """The ranks that take part in a forward, by their numbers in the group."""
 
     present: tuple[int, ...]
     source: int
-    """The rank whose buffers everybody takes."""
+    """The rank whose buffers are broadcast."""
     samples: tuple[int, ...] = ()
-    """How many samples each rank has, by rank; empty if nobody counts."""
+    """The number of samples of each rank; () if they are not counted."""
 
 
 class JoinCoordinator:
-    """One rank's part in a join.
+    """One rank's part in a join. Ranks are numbers in the group.
 
-    `count_present`, for a join that has its own count of ranks with input (Note [Iterations]): called before each
-    forward. `tells_samples`: every rank hears before each forward how many samples the others have. `throws`: raise on
-    all ranks as soon as one runs out of input.
+    `count_present`, for torch's Join (Note [Iterations]), is called before each forward and returns the number of ranks
+    with input. `tells_samples`: exchange the numbers of samples before each forward. `throws`: raise on all ranks as
+    soon as one runs out of input.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class JoinCoordinator:
         self.members = tuple(members)
         self.group = group
         self.present = tuple(range(dist.get_world_size(group)))
-        """The ranks that had input when last asked; all ranks here are numbers within the group."""
+        """The ranks with input in the latest round."""
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
         self._world_ranks = dist.get_process_group_ranks(group)
@@ -128,9 +127,9 @@ class JoinCoordinator:
         self._throws = throws
         self._state = JoinState.COMPLETE
         self._log: deque[Announcement] = deque(maxlen=_REMEMBERED)
-        """What this rank has called while everybody had input: Note [Leaving by an exception]."""
+        """Calls of this rank while all ranks had input; see Note [Leaving by an exception]."""
         self._latest_first: tuple[Member, ...] = ()
-        """The members by their last forwards."""
+        """The members, those with the latest forward first."""
         self._groups: list[ProcessGroup] = []
         self._interception: Interception | None = None
         self._thread = threading.get_ident()
@@ -139,17 +138,17 @@ class JoinCoordinator:
 
     @property
     def counts_itself(self) -> bool:
-        """Whether the rounds tell who has input; else torch's Join counts (Note [Iterations])."""
+        """Whether rounds count the ranks with input; else torch's Join does (Note [Iterations])."""
         return self._count_present is None
 
     @property
     def is_over(self) -> bool:
-        """Whether an error has ended the join, on all ranks alike."""
+        """Whether an error has ended the join on all ranks."""
         return self._state in (JoinState.LEFT, JoinState.ENDED)
 
     @property
     def has_been_left(self) -> bool:
-        """Whether a rank left it by an exception; the ranks may be at different steps."""
+        """Whether a rank left by an exception, so the ranks may be at different steps."""
         return self._state in (JoinState.LEAVING, JoinState.RETRACING, JoinState.LEFT) and self._size > 1
 
     def _advance(self, event: JoinEvent) -> None:
@@ -157,13 +156,8 @@ class JoinCoordinator:
         assert following is not None, f"{event.value} while {self._state.value}"
         self._state = following
 
-    # --- on a rank with input -----------------------------------------------------------------------------------------
-
     def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
-        """Before a forward: say that this rank has input, and hear who else has.
-
-        `continues`: the reduction of an earlier forward of the same iteration is still to come.
-        """
+        """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
@@ -182,7 +176,7 @@ class JoinCoordinator:
         return Participants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
-        """The forward just called has nothing to reduce, or its gradients are reduced."""
+        """End the iteration: its gradients are reduced, or there are none."""
         if self._count_present is not None and self._state is JoinState.ANNOUNCING:
             self._hold(Announcement(Kind.END))
             self._end_iteration()
@@ -193,14 +187,14 @@ class JoinCoordinator:
 
     @contextmanager
     def announce(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
-        """Around a collective of a member's reducer; says whether joined ranks follow it."""
+        """A context for a collective of a member's reducer; its value is True if joined ranks answer the call."""
         self._tell(Announcement(kind, self.members.index(member), bucket))
         with self._unwatched():
             yield self._state is JoinState.ANNOUNCING
 
     @contextmanager
     def _collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Around any other collective, of the join's group or one with the same ranks."""
+        """A context for any other collective of a group with the ranks of the join."""
         if not self._is_programs():
             yield
             return
@@ -214,17 +208,17 @@ class JoinCoordinator:
 
     @contextmanager
     def _part_of_group(self, ranks: Sequence[int], operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Around a collective of a group that some ranks of the join do not belong to."""
+        """A context for a collective of a group without some of the join's ranks."""
         away = [rank for rank in ranks if rank not in self.present]
         if away:
             raise JoinError(
                 f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
-                "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+                "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
 
     def _is_programs(self) -> bool:
-        """Whether this is the program's own thread, or a backward; callbacks of other calls are part of those."""
+        """Return whether the program's thread or a backward makes the call; callbacks belong to other calls."""
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def _tell(self, call: Announcement) -> None:
@@ -233,10 +227,8 @@ class JoinCoordinator:
         elif self._state is JoinState.COMPLETE:
             self._log.append(call)
 
-    # --- on a rank that has none --------------------------------------------------------------------------------------
-
     def shadow_until_all_joined(self) -> int:
-        """Follow the others until nobody has input; return the authoritative rank: the last, of several the highest."""
+        """Answer the other ranks' calls until none has input; return the last rank to join (the highest of several)."""
         self._advance(JoinEvent.RAN_OUT)
         while True:
             last = self.present
@@ -246,7 +238,7 @@ class JoinCoordinator:
             self._follow(held.call)
 
     def shadow_iteration(self) -> None:
-        """Follow the others to the end of one iteration."""
+        """Answer the other ranks' calls to the end of one iteration."""
         self._advance(JoinEvent.ITERATION_SHADOWED)
         while True:
             call = self._hold(Announcement(Kind.JOINED)).call
@@ -256,7 +248,7 @@ class JoinCoordinator:
             self._follow(call)
 
     def leave_by(self, error: BaseException) -> None:
-        """Tell the others that this rank leaves by `error`, in a way that they notice in their next round."""
+        """Leave the join by an exception, so that the other ranks notice in their next round."""
         self._advance(JoinEvent.RAISED)
         post_message(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
@@ -264,7 +256,7 @@ class JoinCoordinator:
             if calls is None:
                 self._abandon(self._latest_first, with_buffers=True)
             elif Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
-                # The buckets are others by now, and the models know them; what is not theirs comes before or after.
+                # The buckets were rebuilt since, so the models make their own calls; other calls are before or after.
                 indices = [index for index, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
                 first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
                 reducing = {self.members[calls[index].engine] for index in indices}
@@ -281,13 +273,13 @@ class JoinCoordinator:
             self._follow(call)
 
     def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
-        # What was called last is the first to have its backward, if the models are chained.
+        # If models are chained, the last one called has the first backward.
         with self._unwatched():
             for member in members:
                 member.abandon(with_buffers=with_buffers)
 
     def _follow(self, call: Announcement | None) -> None:
-        """Make the call that the ranks present are about to make: Note [What a joined rank does]."""
+        """Make the call that the ranks with input are about to make."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
@@ -306,17 +298,15 @@ class JoinCoordinator:
         take_part(Collective.decode(numbers), self._groups[group], self._device)
 
     def __ddp_call__(self) -> dict[str, object]:
-        """What its calls belong to, for a diagnosis."""
+        """Return attributes of the current call, for a diagnosis."""
         is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.RETRACING)
         told: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
         if self._state is JoinState.JOINING:
             told["joined"] = self.members
         return told
 
-    # --- rounds -------------------------------------------------------------------------------------------------------
-
     def _hold(self, row: Announcement) -> Round:
-        """Hold a round; raise JoinError, on all ranks alike, if it shows that they cannot go on together."""
+        """Hold a round; raise JoinError on all ranks if they cannot continue together."""
         was_complete = len(self.present) == self._size
         held = self._exchange(row)
         self.present = held.present or self.present
@@ -354,10 +344,8 @@ class JoinCoordinator:
 
     def _problem(self, held: Round) -> str | None:
         if held.failed:
-            words = [
-                f"{self._text([rank])} left it by {read_message(self.group, f'ddp/join/{rank}')}"
-                for rank in held.failed
-            ]
+            messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
+            words = [f"{self._text([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
             return f"the join is over: {'; '.join(words)}"
         if not held.present:
             return None
@@ -382,11 +370,9 @@ class JoinCoordinator:
     def _text(self, ranks: Sequence[int]) -> str:
         return ranks_text([self._world_ranks[rank] for rank in ranks])
 
-    # --- what is watched ----------------------------------------------------------------------------------------------
-
     def _watch(self) -> None:
-        """Hear of every collective of the groups that share ranks with the join's; of those that exist by now."""
-        self._unwatch()
+        """Intercept every collective of the present groups that share ranks with the join's."""
+        self.close()
         if self._size == 1:
             return
         self._groups, others = _groups_by_ranks(self.group)
@@ -397,17 +383,13 @@ class JoinCoordinator:
             }
         )
 
-    def _unwatch(self) -> None:
+    def close(self) -> None:
+        """Stop the interception of collectives."""
         if self._interception is not None:
             self._interception.stop()
             self._interception = None
 
-    def close(self) -> None:
-        """Leave the process groups as they were."""
-        self._unwatch()
-
     def _unwatched(self) -> AbstractContextManager[None]:
-        """Calls inside are announced already, or need not be."""
         return nullcontext() if self._interception is None else self._interception.paused()
 
 
@@ -417,18 +399,14 @@ def _describe(details: Sequence[int]) -> str:
 
 
 def _groups_by_ranks(group: ProcessGroup) -> tuple[list[ProcessGroup], list[tuple[ProcessGroup, list[int]]]]:
-    """The groups that have the same ranks, `group` first, alike on all ranks; and those that have some of them."""
+    """Return the groups with the same ranks, `group` first, in one order on all ranks, and those with some."""
     ranks = dist.get_process_group_ranks(group)
     alike, others = [group], []
-    for other in _all_groups():
+    all_groups = distributed_c10d._world.pg_map  # in the order of creation; torch has no public list
+    for other in (each for each in all_groups if isinstance(each, ProcessGroup)):
         own = dist.get_process_group_ranks(other)
         if other is not group and own == ranks:
             alike.append(other)
         elif own != ranks and set(own) & set(ranks):
             others.append((other, [ranks.index(rank) for rank in own if rank in ranks]))
     return alike, others
-
-
-def _all_groups() -> list[ProcessGroup]:
-    """The groups this rank belongs to, in the order they were made; torch has no public list of them."""
-    return [group for group in distributed_c10d._world.pg_map if isinstance(group, ProcessGroup)]

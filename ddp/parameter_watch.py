@@ -1,14 +1,13 @@
-"""Notices, before a forward, that the model's parameters are no longer those the buckets were laid out for.
+"""Detects, before a forward, that the model's parameters changed since the buckets were laid out.
 
-A parameter frozen, unfrozen, replaced, added or removed after construction would be trained on silently with its
-gradient left out of the reduction, or waited for in vain. `ParameterWatch.check` compares the model with what it was
-and names what changed. It runs before every forward, so while nothing changed it is a few loops in C over lists made
-once: 50 us for 400 parameters in 200 modules. Only when one of them differs does it look at names.
+If a parameter is frozen, unfrozen, replaced, added or removed after construction, its gradient would silently be left
+out of the reduction, or waited for forever. `ParameterWatch.check` names what changed. It runs before every forward:
+while nothing changed it is a few loops in C, 50 us for 400 parameters in 200 modules.
 
-One change is legal: all parameters frozen at once, as a GAN freezes its discriminator for the generator's step.
+One change is allowed: all parameters frozen at once, as a GAN freezes its discriminator.
 
-What it does not see: an attribute `_parameters` that somebody replaced as a whole, and, for the sake of speed, a part
-of the model that was converted alone and holds none of the samples (see `_SAMPLES`).
+Not detected are a replaced attribute `_parameters` and the conversion of a part of the model that has none of
+`_SAMPLES`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.ddp.errors import ParameterChangedError
-from ddpsim.ddp.wording import dtype_text
+from ddpsim.ddp.text_formats import dtype_text
 
 _SAMPLES = 16
-"""Of how many parameters `check` reads dtype and device. `module.to(...)` converts all of them, so a few tell, and to
-read 400 costs as much as all the rest. The reducer meets the others when a gradient does not fit its bucket."""
+"""The number of parameters whose dtype and device `check` reads. A few suffice, since `module.to(...)` converts all,
+and 400 would double the time. The reducer finds the others when a gradient does not fit its bucket."""
 _SHOWN_CHANGES = 5
 _END = object()
 _WAY_OUT = "construct the DistributedDataParallel anew after changing the model"
@@ -35,20 +34,16 @@ _dtype_and_device: Callable[[Tensor], tuple[torch.dtype, torch.device]] = attrge
 
 
 class Trainability(Enum):
-    """What `check` found, where it found nothing wrong."""
+    """The result of `check`, if it finds no forbidden change."""
 
     TRAINABLE = "trainable"
     """As at construction."""
     ALL_FROZEN = "all frozen"
-    """As at construction, but that none of the managed parameters requires grad now."""
+    """As at construction, except that no managed parameter requires grad now."""
 
 
 class ParameterWatch:
-    """Knows the parameters of `module` as they are now, and tells when they are other ones.
-
-    `managed` are the parameters the engine reduces, by full name: all of them require grad. Names in `ignored` may
-    change as they like. The watch keeps the parameters alive.
-    """
+    """Detects changes of the parameters of `module`, except `ignored` ones; the engine reduces those in `managed`."""
 
     def __init__(self, module: nn.Module, managed: Mapping[str, Tensor], *, ignored: Container[str]) -> None:
         assert managed
@@ -69,7 +64,7 @@ class ParameterWatch:
         self._record_structure()
 
     def check(self) -> Trainability:
-        """Raise ParameterChangedError, naming the parameters, if any changed since construction."""
+        """Raise ParameterChangedError, which names the parameters, if any changed since construction."""
         flags = list(map(_requires_grad, self._watched))
         is_as_built = flags == self._as_built
         if (
@@ -81,7 +76,7 @@ class ParameterWatch:
         return self._check_by_name()
 
     def _check_by_name(self) -> Trainability:
-        """What `check` does, slowly. A change that does not matter, such as a new activation, is taken over."""
+        """Do the same as `check`, but slowly. A harmless change, such as a new activation, is accepted."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._changes(is_all_frozen))
         if changes:
@@ -90,17 +85,13 @@ class ParameterWatch:
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
-        """Remember what the modules own, and how to read again what they own then.
-
-        Both lists end alike: when a module then owns more, or less, the end meets something that it is not.
-        """
+        """Record the members of all modules, and how to read them again; a marker detects members at the end."""
         modules = list(self._module.modules())
         self._live = [_members(module, kind) for kind in ("_parameters", "_modules") for module in modules]
         self._live.append((_END,))
         self._members = list(chain.from_iterable(self._live))
 
     def _named_now(self) -> dict[str, Tensor]:
-        """Every name of every parameter that is not ignored, shared ones under each of their names."""
         # Unbound, since some modules override the method with fewer arguments.
         named = nn.Module.named_parameters(self._module, remove_duplicate=False)
         return {name: parameter for name, parameter in named if name not in self._ignored}
@@ -122,7 +113,7 @@ class ParameterWatch:
 
 
 class _Wrapped:
-    """The members of a module of the C++ frontend, or a scripted one: it gives out a copy on each request."""
+    """The members of a module of the C++ frontend or a scripted one, which returns a copy on each request."""
 
     def __init__(self, module: nn.Module, kind: str) -> None:
         self._module = module
@@ -133,13 +124,12 @@ class _Wrapped:
 
 
 def _members(module: nn.Module, kind: str) -> Iterable[object]:
-    """The module's parameters or submodules, None for a bias left out; iterated again, it gives what they are then."""
+    """Return the module's parameters or submodules; each iteration gives the current ones."""
     members = vars(module).get(kind) if isinstance(module, nn.Module) else None
     return members.values() if isinstance(members, dict) else _Wrapped(module, kind)
 
 
 def _spread(tensors: list[Tensor], count: int) -> list[Tensor]:
-    """Up to `count` of them, the first and the last among them, at even distances."""
     if len(tensors) <= count:
         return tensors
     return [tensors[round(index * (len(tensors) - 1) / (count - 1))] for index in range(count)]

@@ -1,10 +1,10 @@
-"""The reducer: takes gradients as backward brings them and reduces each bucket as soon as it is full.
+"""The reducer: collects gradients during the backward and reduces each bucket as soon as it is full.
 
     forward                 backward                                               end of backward
     expect() ------------>  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
 
-Buckets start in one fixed order on all ranks (bucket_queue.py), which the first backward shows (rebuild.py). When a
-backward is over: gradient_hooks.py.
+Buckets start in one fixed order on all ranks (bucket_queue.py), which the first backward shows (rank_agreement.py).
+gradient_hooks.py finds the end of a backward.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.announcement import Kind
+from ddpsim.ddp.backward_errors import describe_bypassed, describe_open_backward, describe_surplus
+from ddpsim.ddp.backward_progress import Event, Graph, Stage, StaticGraph, StepCounter, follows
 from ddpsim.ddp.bucket import Bucket, Scale
 from ddpsim.ddp.bucket_plan import Caps
 from ddpsim.ddp.bucket_queue import BucketQueue
 from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddpsim.ddp.expectation import Graph, Outputs, describe_bypassed, describe_surplus
 from ddpsim.ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
-from ddpsim.ddp.open_backward import describe_open_backward
-from ddpsim.ddp.rebuild import DiscoveredOrder
-from ddpsim.ddp.reducer_state import ReducerState
-from ddpsim.ddp.stage import Event, Stage, follows
-from ddpsim.ddp.static_graph import StaticGraph
-from ddpsim.ddp.step_counter import StepCounter
-from ddpsim.ddp.used_map import UsedMap
+from ddpsim.ddp.join_protocol import Kind
+from ddpsim.ddp.rank_agreement import DiscoveredOrder, ReducerState, UsedMap
+from ddpsim.ddp.unused import Outputs
 
 __ddp_phases__ = {
     "_start": "bucket",
@@ -47,15 +43,13 @@ __ddp_phases__ = {
 
 
 Announce = Callable[[Kind, int], AbstractContextManager[bool]]
-"""Called with what is to be reduced and the bucket's number; the collective is made inside the context.
-
-Its value says whether other ranks follow this one call by call, having no input themselves.
-"""
+"""Called with the kind of call and the bucket's number; the collective is made inside the context. The context's value
+says whether joined ranks answer each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class InJoin:
-    """What a reducer does for a join."""
+    """The functions of a join that a reducer calls."""
 
     announce: Announce
     on_reduced: Callable[[], None]
@@ -65,8 +59,8 @@ class InJoin:
 class Reducer:
     """Reduces the gradients of `parameters` (by name) over `group`.
 
-    `owner` is what calls belong to in a diagnosis (the wrapper); it is not kept alive. `is_local()` says whether
-    gradients are meant to stay on this rank for now. `keeps_views`: gradients become views of the buckets and stay so.
+    `owner` is the wrapped model, for diagnoses; it is not kept alive. `is_local()` returns whether gradients stay on
+    this rank for now. With `keeps_views`, gradients become views of the buckets.
     """
 
     def __init__(
@@ -85,16 +79,17 @@ class Reducer:
         self.parameters = tuple(parameters.values())
         self.process_group = group
         self.backwards = 0
-        """How many backwards have been reduced since a join ended last: on ranks that have input, equally many."""
+        """The number of reduced backwards since the last join; equal on ranks with input."""
         self.steps = StepCounter()
-        """Told to a diagnosis."""
+        """Only for diagnoses."""
         self.bytes_started_early = 0
-        """Of the last backward: bytes whose reduction started before its last gradient came."""
+        """Bytes of the last backward whose reduction started before its last gradient."""
         self._owner = weakref.ref(owner)
         self._is_local = is_local
         self._queue = BucketQueue(parameters, group, sparse=sparse, caps=caps, keeps_views=keeps_views)
         self._graph = graph
-        self._join: InJoin | None = None
+        self.join: InJoin | None = None
+        """Set while a join is active."""
         self._stage = Stage.IDLE
         self._scale: Scale | None = None
         self._order = DiscoveredOrder(len(self.parameters))
@@ -102,15 +97,13 @@ class Reducer:
         self._used_map: UsedMap | None = None
         self._end_of_backward = EndOfBackward(self)
         self._reached: frozenset[int] | None = frozenset()
-        """Parameters that the forwards since the last reduction depend on; None if it cannot be told."""
+        """Parameters that the forwards since the last reduction depend on; None if unknown."""
         self._reset()
         listen(self.parameters, self)
 
-    # --- called by the engine -----------------------------------------------------------------------------------------
-
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """In the order of reduction."""
+        """The buckets, in the order of reduction."""
         return self._queue.buckets
 
     @property
@@ -124,7 +117,7 @@ class Reducer:
         return self._queue.hook is not None
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
-        """Reduce buckets by `hook(state, bucket)` from now on."""
+        """Use `hook(state, bucket)` for further reductions."""
         if self._stage in (Stage.EXPECTING, Stage.REDUCING):
             raise UsageError(
                 "a communication hook registered between a forward and its backward, expected before the forward, "
@@ -133,67 +126,65 @@ class Reducer:
         self._queue.use_hook(state, hook)
 
     def check_closed(self) -> None:
-        """Raise OpenBackwardError if the last backward left buckets open; the reducer then is as after a whole one."""
+        """Raise OpenBackwardError if the last backward left buckets open; the reducer is then ready for another one."""
         if self._stage is not Stage.REDUCING:
             return
         came = frozenset[int]() if self._static_graph is None else self._static_graph.came
         missing = [self.names[index] for index in sorted(self._waiting - came)]
         key = f"ddp/open backward/{self.steps.aligned}/{self.backwards}/{len(self.names)}/{self.names[0]}"
-        if self._join is None:  # a join first makes the calls that other ranks wait for
+        if self.join is None:  # a join first makes the calls that other ranks wait for
             self.give_up()
         raise OpenBackwardError(describe_open_backward(missing, key=key, group=self.process_group))
 
     def rebuild_if_due(self, source: int) -> None:
-        """Lay the buckets out in the order that group rank `source` recorded, once, after the first backward."""
+        """Once, after the first backward: lay out the buckets in the order that group rank `source` recorded."""
         if self._order.is_due:
             with self._announced(Kind.REBUILD, 0):
                 self.rebuild(source)
 
     def rebuild(self, source: int) -> None:
-        """Take part in agreeing on the order, and lay the buckets out by it."""
+        """Agree on the order with the other ranks, and lay out the buckets by it."""
         self._queue.lay_out(self._order.agree(source, self.process_group, self.parameters[0].device))
         self._queue.take_in()
 
     @property
     def awaits_gradients(self) -> bool:
-        """Whether a forward was made whose gradients may come now, to be reduced or to stay."""
+        """Whether gradients of a forward may come now, to be reduced or to stay local."""
         return self._stage is not Stage.IDLE
 
     @property
     def looks_at_outputs(self) -> bool:
-        """Whether `expect` needs to know what the forward returned."""
+        """Whether `expect` needs the output of the forward."""
         if self._static_graph is not None:
             return not self._static_graph.is_learned
         return self._graph is Graph.SEARCHED
 
     @property
     def are_gradients_due(self) -> bool:
-        """True between a forward whose gradients are to be reduced and the first of them."""
+        """Whether a forward has announced gradients and none has been computed yet."""
         return self._stage is Stage.EXPECTING
 
     def expect(self, scale: Scale | None, outputs: Outputs | None = None) -> None:
-        """A forward ended whose gradients are to be reduced, divided as `scale` says (None: the hook does it)."""
+        """Record a forward whose gradients are to be reduced and scaled; `scale` is None if the hook divides."""
         self._advance(Event.FORWARD)
         self._scale = scale
         if outputs is None:
             return
         if self._reached is not None:
-            # Several forwards may come before the backward: what any of them reaches may get a gradient.
+            # Several forwards may share a backward: parameters that any of them uses may get a gradient.
             self._reached = None if outputs.reached is None else self._reached | outputs.reached
         self._end_of_backward.watch(outputs.tensors, outputs.accumulators)
 
     def expect_local(self) -> None:
-        """A forward ended whose gradients stay on this rank."""
+        """Record a forward whose gradients stay on this rank."""
         self._advance(Event.LOCAL_FORWARD)
 
     def rescale(self, scale: Scale | None) -> None:
-        """Gradients are due since an earlier forward, and ranks may have joined since: divide by those still there."""
+        """Replace the scale of gradients that are due, since more ranks may have joined."""
         self._scale = scale
 
-    # --- backward -----------------------------------------------------------------------------------------------------
-
     def on_gradient(self, index: int) -> None:
-        """A gradient has come."""
+        """Process a new gradient."""
         if self._stage is not Stage.REDUCING and not self._begin(index):
             return
         if self._graph is not Graph.ALL_USED:
@@ -203,7 +194,7 @@ class Reducer:
         self._mark_ready(index)
 
     def _begin(self, index: int) -> bool:
-        """The first gradient of a backward; return whether it is to be reduced."""
+        """Process the first gradient of a backward; return whether it is to be reduced."""
         if self._stage is Stage.LOCAL or (self._stage is Stage.IDLE and self._is_local()):
             self._used.add(index)
             return False
@@ -217,7 +208,7 @@ class Reducer:
         return True
 
     def _open(self) -> None:
-        """Begin to reduce; the parameters that are known to get no gradient are not waited for."""
+        """Begin the reduction, without waiting for parameters that are known to get no gradient."""
         self._advance(Event.GRADIENT)
         self.steps.begin_backward()
         self.bytes_started_early = 0
@@ -241,7 +232,7 @@ class Reducer:
             call_at_end(self._finish)
 
     def _mark_absent(self, indices: Iterable[int]) -> None:
-        """These get no gradient in this backward; what they have counts, and is theirs again if no rank has more."""
+        """Mark parameters without a gradient in this backward: what they have is reduced, or restored if unused."""
         for index in indices:
             if index in self._waiting:
                 self._waiting.remove(index)
@@ -253,7 +244,7 @@ class Reducer:
         self._kept[index] = None if gradient is None else gradient.detach().clone()
 
     def _start_full_buckets(self) -> bool:
-        """Start the buckets that are full and whose turn it is; return whether all have started now."""
+        """Start the next buckets that are full; return whether all have started."""
         if not self._queue.start_full(self._start):
             return False
         if self._needs_used_map and not self.has_hook:
@@ -267,10 +258,10 @@ class Reducer:
         with self._queue.calls_of(bucket), self._announced(Kind.BUCKET, bucket.index) as is_followed:
             self._queue.reduce(bucket)
             if is_followed and self.has_hook:
-                bucket.wait()  # what a hook calls when its first call is done belongs to this announcement
+                bucket.wait()  # further calls of the hook belong to this announcement
 
     def on_backward_end(self) -> None:
-        """The backward is over: what has not come by now does not come."""
+        """End the backward: parameters without a gradient get none."""
         if self._stage is Stage.EXPECTING:
             self._open()
         if self._stage is not Stage.REDUCING:
@@ -285,7 +276,7 @@ class Reducer:
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for what is in flight and let the parameters have the gradients."""
+        """Wait for the reductions, and set the parameters' gradients."""
         if self._stage is not Stage.REDUCING:
             return
         self._finish_buckets()
@@ -295,13 +286,13 @@ class Reducer:
         self.steps.end_backward()
         self._advance(Event.ALL_REDUCED)
         self._reset()
-        if self._join is not None:
-            self._join.on_reduced()
+        if self.join is not None:
+            self.join.on_reduced()
 
     def _finish_buckets(self) -> None:
         self._queue.finish()
         if self._needs_used_map and self._used_map is None:
-            # With a hook, whose calls may make further ones when they are done: those come first on every rank.
+            # A hook's call may make further calls when it is done: these are first on every rank.
             self._start_used_map()
 
     @property
@@ -316,7 +307,7 @@ class Reducer:
             self._used_map = UsedMap(self._used, len(self.parameters), self.process_group, device)
 
     def _unused_everywhere(self) -> frozenset[int]:
-        """The parameters that no rank has used since the last reduction."""
+        """Return the parameters that no rank has used since the last reduction."""
         used_map, self._used_map = self._used_map, None
         if used_map is None:
             return self._known_as_unused
@@ -325,27 +316,24 @@ class Reducer:
             return self._known_as_unused
         if self._kept:
             return used_map.unused()
-        used_map.wait()  # everything was used here: there is nothing to read
+        used_map.wait()  # all parameters were used here, so the result is not needed
         return frozenset()
 
     @property
     def _known_as_unused(self) -> frozenset[int]:
-        """What no rank uses in a static graph, as far as is known."""
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
-
-    # --- what changes between backwards -------------------------------------------------------------------------------
 
     def _reset(self) -> None:
         self._waiting = set(range(len(self.parameters)))
         self._queue.begin_anew()
         self._used: set[int] = set()
-        """Parameters that got a gradient since the last reduction, under no_sync, too."""
+        """Parameters that got a gradient since the last reduction, also under no_sync."""
         self._kept: dict[int, Tensor | None] = {}
-        """What the parameters had that get no gradient in this backward."""
+        """Earlier gradients of the parameters that get none in this backward."""
         self._reached = frozenset()
 
     def give_up(self) -> None:
-        """Forget a backward that has begun, if one has."""
+        """Drop a backward that has begun, if there is one."""
         if self._stage is not Stage.REDUCING:
             return
         self._used_map = None
@@ -359,17 +347,15 @@ class Reducer:
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
 
-    # --- join ---------------------------------------------------------------------------------------------------------
-
     def shadow_bucket(self, number: int) -> None:
-        """On a joined rank: take part in a bucket's reduction with nothing; the gradients become what all have."""
+        """On a joined rank: reduce a bucket with zeros, and take the reduced gradients."""
         if self._graph is not Graph.ALL_USED:
             for index in self.buckets[number].indices:
                 self._keep(index)
         self._queue.shadow(number, unused=self._known_as_unused)
 
     def shadow_used_map(self) -> None:
-        """On a joined rank: take part in the used map, having used nothing; what nobody used gets back what it had."""
+        """On a joined rank: contribute that nothing was used; restore the gradients of parameters that no rank used."""
         self._used.clear()
         with self._shadowing():
             self._start_used_map()
@@ -378,39 +364,30 @@ class Reducer:
         self._kept.clear()
 
     def shadow_rebuild(self, source: int) -> None:
-        """On a joined rank: take part in agreeing on the order."""
+        """On a joined rank: agree on the order."""
         with self._shadowing():
             self.rebuild(source)
 
     @contextmanager
     def _shadowing(self) -> Iterator[None]:
-        """Calls inside are made for the ranks that have input."""
+        """A context: calls inside answer those of ranks with input."""
         self._queue.is_shadowing = True
         yield
         self._queue.is_shadowing = False  # after an exception, `forget` does it
 
     def abandon(self) -> None:
-        """On a rank that leaves by an exception: make the rest of this backward's collectives, with nothing."""
+        """On a rank that leaves by an exception: make the remaining collectives of this backward with zeros."""
         if self._queue.start_rest() and self._needs_used_map and not self.has_hook:
             self._start_used_map()
         self._finish_buckets()
         self._unused_everywhere()
         self.give_up()
 
-    def enter_join(self, join: InJoin) -> None:
-        """Announce each collective to ranks that have joined."""
-        self._join = join
-
-    def leave_join(self) -> None:
-        """The join is over."""
-        self._join = None
-
     def _announced(self, kind: Kind, bucket: int) -> AbstractContextManager[bool]:
-        """Around a collective: see `Announce`."""
-        return nullcontext(False) if self._join is None else self._join.announce(kind, bucket)
+        return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
     def share_state(self, source: int) -> None:
-        """After a join: take over what group rank `source` has found out."""
+        """After a join: take over what group rank `source` learned."""
         found = ReducerState.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
         shared = found.shared(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
@@ -420,10 +397,8 @@ class Reducer:
         if shared.times is not None and self._static_graph is not None:
             self._static_graph.adopt(shared.times, shared.unused_everywhere)
 
-    # --- what a diagnosis asks ----------------------------------------------------------------------------------------
-
     def __ddp_call__(self) -> dict[str, object]:
-        """What the call being made belongs to (the simulator reads it; see simulator/attribution/phases.py)."""
+        """Return attributes of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
         told: dict[str, object] = {
             "wrapper": self._owner() or self,
             "shadow": self._queue.is_shadowing,
@@ -437,7 +412,7 @@ class Reducer:
         return told
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far the reductions are (the simulator reads it; see simulator/attribution/wrapper.py)."""
+        """Return the progress of the reductions (the simulator reads it; see simulator/attribution/wrapper.py)."""
         unreduced = self._queue.next if self._stage is Stage.REDUCING else None
         return {
             "step": self.steps.latest,

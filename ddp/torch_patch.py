@@ -1,8 +1,4 @@
-"""Our engine where a program asks for torch's: to run unmodified programs on it.
-
-with patch_torch_ddp():
-    train()  # its DistributedDataParallel(module, ...) makes a ddp.DistributedDataParallel
-"""
+"""Replaces torch's engine by this one, to run unmodified programs on it."""
 
 from __future__ import annotations
 
@@ -20,9 +16,9 @@ from ddpsim.ddp.errors import UsageError
 
 @contextmanager
 def patch_torch_ddp() -> Iterator[None]:
-    """Inside, torch's DistributedDataParallel becomes ours when it is made, under whatever name it was imported.
+    """A context: a new torch DistributedDataParallel becomes this engine's, however it was imported; subclasses do not.
 
-    A subclass of torch's class stays torch's. This is for the whole process, so not for two threads at a time.
+    It changes the whole process, so two threads must not use it at once.
     """
     original = TorchsEngine.__init__
     TorchsEngine.__init__ = _becomes_ours(original)  # type: ignore[method-assign]
@@ -33,7 +29,7 @@ def patch_torch_ddp() -> Iterator[None]:
 
 
 def _becomes_ours(original: Callable[..., None]) -> Any:
-    # Not by `__new__`: Python cannot take that off a class again (object.__new__ then refuses arguments).
+    # Not by `__new__`, which cannot be removed from a class again: object.__new__ then rejects arguments.
     @wraps(original)
     def __init__(wrapper: Any, *arguments: Any, **options: Any) -> None:
         if type(wrapper) is not TorchsEngine:

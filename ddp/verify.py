@@ -1,18 +1,11 @@
-"""Verification at construction: do all ranks hold the same model, by name, and the same settings?
+"""Verifies at construction that all ranks have the same model, by name, and the same settings.
 
-The engine lays its buckets out from the parameters' order, shapes, strides and dtypes, so ranks that differ in one of
-them would sum one parameter's gradient into another's, or hang. torch compares counts, shapes and strides only; here
-names, dtypes, `requires_grad`, buffers and the engine's settings count as well.
+Buckets follow from the parameters' order, shapes, strides and dtypes. If ranks differ in them, gradients of different
+parameters are summed, or ranks hang. torch compares counts, shapes and strides only.
 
-`describe`, `digest` and `explain` are pure. `verify_replicas` is the thin exchange around them: while the ranks agree
-it makes one all_reduce of 64 bytes, in a world of any size. Only when they do not are the descriptions themselves sent,
-each distinct one once, and every rank raises the same text.
-
-Values are not compared (the state is broadcast after this), nor devices (each rank has its own), nor the strides of
-buffers.
-
-A rank whose module or arguments cannot be wrapped at all takes part with that instead (`verify_problem`), so that the
-others do not wait for it.
+While the ranks agree, there is one all_reduce of 64 bytes. Otherwise each distinct description is sent once, and every
+rank raises the same text. A rank whose module cannot be wrapped takes part with the reason (`verify_problem`), so the
+others do not wait for it. Values, devices and strides of buffers are not compared.
 """
 
 from __future__ import annotations
@@ -20,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
@@ -30,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.ddp.errors import ReplicaMismatchError, UsageError
-from ddpsim.ddp.wording import dtype_text
+from ddpsim.ddp.text_formats import dtype_text
 
 SHOWN_DIFFERENCES = 5
 SHOWN_VERSIONS = 4
@@ -38,46 +30,41 @@ _WAY_OUT = "build the same model, in the same order and with the same settings, 
 
 
 class Entry(NamedTuple):
-    """What must agree about one parameter or buffer."""
+    """What must be equal about one parameter or buffer."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] = ()
-    """Of a dense parameter; empty otherwise."""
+    """The strides of a dense parameter; otherwise empty."""
     requires_grad: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What must agree about one rank's model and settings."""
+class Description(NamedTuple):
+    """What must be equal about the ranks' models and settings."""
 
     parameters: tuple[Entry, ...]
     buffers: tuple[Entry, ...]
     settings: tuple[tuple[str, str], ...]
     """Names with the `repr` of their values, sorted by name."""
     problem: str = ""
-    """Why this rank's module cannot be wrapped as asked; then the rest is left out."""
+    """The reason why this rank's module cannot be wrapped; the other fields are empty then."""
 
     def encode(self) -> bytes:
-        """The canonical bytes: equal for equal descriptions, on every machine."""
-        return json.dumps([self.parameters, self.buffers, self.settings, self.problem], separators=(",", ":")).encode()
+        """Encode to bytes: equal for equal descriptions, on every machine."""
+        return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Description:
-        """The inverse of `encode`."""
-        return Description(*msgspec.json.decode(data, type=_Fields))
-
-
-_Fields = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[tuple[str, str], ...], str]
-"""Of a description, as they travel."""
+        """Decode what `encode` returned."""
+        return msgspec.json.decode(data, type=Description)
 
 
 class Version(NamedTuple):
-    """One distinct description and the ranks that have it, ascending."""
+    """A distinct description and the ranks that have it, in ascending order."""
 
     ranks: tuple[int, ...]
     description: Description
@@ -90,10 +77,9 @@ def verify_replicas(
     group: dist.ProcessGroup,
     device: torch.device,
 ) -> None:
-    """Raise ReplicaMismatchError on every rank of `group`, with one text, unless all of them gave the same.
+    """Raise ReplicaMismatchError on every rank of `group`, with one text, unless all ranks gave the same.
 
-    Every rank has to call it. `device` is where the group's backend takes tensors. Settings are compared by `repr`, so
-    that of a value must not hold an address. The ranks named in the text are global ones.
+    Every rank must call it. Settings are compared by `repr`, so it must not contain an address.
     """
     versions = _versions(describe(parameters, buffers, settings), group, device)
     if versions:
@@ -101,73 +87,46 @@ def verify_replicas(
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
-    """What a rank calls that has nothing to verify, because of `problem`: the others wait for it.
-
-    Raise ReplicaMismatchError, as they do; or `problem` itself, if it is like that on all ranks.
-    """
+    """Report a problem, so that other ranks do not wait; raise their error, or `problem` if all ranks have one."""
     versions = _versions(Description((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem
     raise ReplicaMismatchError(explain(versions)) from problem
 
 
-# What a rank has, as a value.
-
-
 def describe(
     parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]], settings: Mapping[str, object]
 ) -> Description:
-    """What must agree, in the order given; settings are sorted."""
+    """Return the description of these parameters and buffers; settings are sorted."""
     return Description(
-        tuple(Entry(name, *_kind(tensor), _strides(tensor), tensor.requires_grad) for name, tensor in parameters),
-        tuple(Entry(name, *_kind(tensor), (), tensor.requires_grad) for name, tensor in buffers),
+        tuple(_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
+        tuple(_entry(name, buffer, ()) for name, buffer in buffers),
         tuple(sorted((name, repr(value)) for name, value in settings.items())),
     )
 
 
-def digest(encoded: bytes) -> bytes:
-    """32 bytes that stand for an encoded description."""
-    return hashlib.sha256(encoded).digest()
-
-
-def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
-    return dtype_text(tensor.dtype), tuple(tensor.shape)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
-
-
-# The exchange.
+def _entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> Entry:
+    return Entry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
 def _versions(description: Description, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
-    """The distinct descriptions in the group, as `_exchange` has them; none if there is one only."""
     if group.size() == 1:
         return []
     encoded = description.encode()
-    own = digest(encoded)
+    own = hashlib.sha256(encoded).digest()
     return [] if _all_equal(own, group, device) else _exchange(encoded, own, group, device)
 
 
 def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Whether all ranks gave the same bytes; on all of them the same answer.
-
-    The largest of each byte and the largest of its complement add up to 255 exactly where the smallest is the largest.
-    """
+    """Return whether all ranks gave the same bytes: then the maxima of a byte and its complement have the sum 255."""
     both = _tensor(own + bytes(255 - byte for byte in own), device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     largest = both.tolist()
-    return all(
-        high + complement == 255 for high, complement in zip(largest[: len(own)], largest[len(own) :], strict=True)
-    )
+    return all(high + rest == 255 for high, rest in zip(largest[: len(own)], largest[len(own) :], strict=True))
 
 
 def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
-    """The distinct descriptions in the group, up to SHOWN_VERSIONS, those of the most ranks first.
-
-    One rank sends for all that have the same, so that a large world does not send a model's worth of names per rank.
-    """
+    """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, frequent ones first."""
     holders: dict[bytes, list[int]] = {}
     for rank, header in enumerate(_gather(own + len(encoded).to_bytes(8, "little"), group, device)):
         holders.setdefault(header, []).append(rank)
@@ -183,10 +142,7 @@ def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torc
 
 
 def _gather(own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
-    """What each rank gave, in the order of ranks; all give equally many bytes.
-
-    Each fills its row, and the sum has them all: one tensor a rank, where an all_gather takes one for each pair.
-    """
+    """Return the bytes of each rank by an all_reduce, which needs less memory than an all_gather."""
     rows = torch.zeros(group.size(), len(own), dtype=torch.uint8, device=device)
     rows[group.rank()] = _tensor(own, device)
     dist.all_reduce(rows, group=group)
@@ -197,14 +153,8 @@ def _tensor(data: bytes, device: torch.device) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
 
-# The text.
-
-
 def explain(versions: Sequence[Version]) -> str:
-    """Say how the versions differ from what most ranks have (on a tie, from what the lowest rank has).
-
-    One line, the first few differences, and what to do; it depends on the versions only, so all ranks say the same.
-    """
+    """Describe in one line how the versions differ from the most frequent one, on a tie from the lowest rank's."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _having(common.ranks)
@@ -220,7 +170,6 @@ def explain(versions: Sequence[Version]) -> str:
 
 
 def _having(ranks: tuple[int, ...]) -> str:
-    """The ranks as the subject of a sentence, with its verb."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     if len(ranks) > 8:
@@ -229,7 +178,7 @@ def _having(ranks: tuple[int, ...]) -> str:
 
 
 def _differences(own: Description, common: Description, we: str, they: str) -> Iterator[str]:
-    """Each difference as a clause; `we` have `own`, and `they` have what is `common`."""
+    """Yield each difference as a clause; `we` have `own`, and `they` have `common`."""
     if own.problem or common.problem:
         yield f"{we} {_wrappable(own)}, {they} {_wrappable(common)}"
         return
@@ -278,7 +227,7 @@ def _attribute_difference(ours: Entry, other: Entry, we: str, they: str) -> str:
 
 
 def _order_differences(kind: str, own: Sequence[Entry], common: Sequence[Entry], we: str, they: str) -> Iterator[str]:
-    """The points at which the names that both have come in another order."""
+    """Yield the positions at which common names come in another order."""
     both = {entry.name for entry in own} & {entry.name for entry in common}
     mine = [(index, entry) for index, entry in enumerate(own) if entry.name in both]
     theirs = [entry for entry in common if entry.name in both]

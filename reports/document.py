@@ -1,10 +1,7 @@
 """The document: everything that a report shows of one run or one exploration, as a plain, versioned value.
 
-It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere. It uses the plain
-values of the simulator: `Verdict`, `EventKind`, `Who`, `Line`. Other values are rows of tables and refer to each other
-by index: events to `calls`, calls to `sites`, slots and waits to `events`. A value that a thousand ranks share is
-stored once. So `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes of the same names, which
-hold whole calls and absolute paths.
+Its values are rows of tables, which refer to each other by index: events to `calls`, calls to `sites`, slots and waits
+to `events`. So its `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes.
 """
 
 from __future__ import annotations
@@ -118,7 +115,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The calls that are matched with each other: those of one collective, or a send and its receive."""
+    """A row for calls that are matched with each other: those of one collective, or a send and its receive."""
 
     group: str
     sequence: int
@@ -365,3 +362,12 @@ class Document:
         if self.exploration is not None:
             return self.exploration.verdict
         return worst(run.verdict for run in self.runs)
+
+    @property
+    def difference(self) -> Difference | None:
+        """Where two runs of the exploration diverge; None if it does not have two runs that differ."""
+        return self.exploration.difference if self.exploration else None
+
+
+class ReportError(ValueError):
+    """A file is no report, or a folder cannot hold one. The message says what was found and what to do."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ddpsim.reports.document import Document
-from ddpsim.reports.files import plain_name, write_file
 from ddpsim.reports.forms.junit import JunitCase, State, junit_of
 from ddpsim.reports.forms.page import page
+from ddpsim.reports.report_folder import plain_name, write_file
 
 _SHOWN: dict[State, tuple[str, str]] = {
     "failed": ("not as expected", "fail"),
@@ -34,10 +34,7 @@ class IndexRow(NamedTuple):
 
 
 def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> IndexRow:
-    """Return the row of a run, for the console and for the pytest plugin.
-
-    `run` is the document of the run, or only its name if the run has no report.
-    """
+    """Return the row of a run, which is a document, or only the name of a run without a report."""
     name = run if isinstance(run, str) else run.title
     return IndexRow(name, engine, expected, found)
 
@@ -53,10 +50,7 @@ class IndexEntry:
 
 
 def write_index(entries: Sequence[IndexEntry], folder: Path, *, title: str) -> Path:
-    """Write index.html and junit.xml of all runs into an existing folder; return the path of the page.
-
-    Raises ReportError if they cannot be written.
-    """
+    """Write index.html and junit.xml of all runs into a folder; return the page's path. May raise ReportError."""
     write_file(folder / "junit.xml", junit_of([entry.case for entry in entries], name=title))
     path = folder / "index.html"
     write_file(path, to_index(entries, title=title))
@@ -67,10 +61,15 @@ def to_index(entries: Sequence[IndexEntry], *, title: str) -> bytes:
     """Return the page in UTF-8. Unexpected outcomes come first; many expected ones are folded by what was found."""
     ordered = sorted(entries, key=lambda entry: _ORDER.index(entry.case.state))
     folded = [entry for entry in ordered if entry.case.state == "passed"] if len(ordered) > _FEW else []
+    states = [entry.case.state for entry in entries]
     values = {
         "title": title,
-        "verdict": _SHOWN[min((entry.case.state for entry in entries), key=_ORDER.index, default="passed")][1],
-        "totals": ", ".join(_totals(entries)),
+        "verdict": _SHOWN[min(states, key=_ORDER.index, default="passed")][1],
+        "totals": ", ".join(
+            f"{count} {_SHOWN[state][0]}"
+            for state in reversed(_ORDER)
+            if (count := states.count(state)) or state == "passed"
+        ),
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": ordered[: len(ordered) - len(folded)],
         "kinds": _by_kind(folded),
@@ -87,13 +86,6 @@ def _by_kind(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
         words = entry.row.found.split(", ")
         found.setdefault(words[1] if len(words) > 1 else words[0], []).append(entry)
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
-
-
-def _totals(entries: Sequence[IndexEntry]) -> Iterator[str]:
-    for state in reversed(_ORDER):
-        count = sum(entry.case.state == state for entry in entries)
-        if count or state == "passed":
-            yield f"{count} {_SHOWN[state][0]}"
 
 
 def folder_name(name: str, taken: Collection[str]) -> str:

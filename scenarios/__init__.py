@@ -6,7 +6,6 @@ makes a scenario from a function, and `@repairs` its repaired twin. `per_rank` m
 The console, the pytest plugin, fuzzing and real jobs are in this package, too, because it is the topmost of the four.
 """
 
-import importlib
 import typing
 
 if typing.TYPE_CHECKING:
@@ -19,26 +18,17 @@ if typing.TYPE_CHECKING:
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
     from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
-_HOMES = {
-    "CLEAN": "ddpsim.scenarios.model",
-    "Expectation": "ddpsim.scenarios.model",
-    "Scenario": "ddpsim.scenarios.model",
-    "ShrunkScenario": "ddpsim.scenarios.fuzzing.shrinking.shrinker",
-    "Snapshot": "ddpsim.scenarios.training.snapshot",
-    "every_rank": "ddpsim.scenarios.model",
-    "explore_scenario": "ddpsim.scenarios.running.exploring",
-    "finds": "ddpsim.scenarios.model",
-    "load": "ddpsim.scenarios.files.loader",
-    "odd_one_out": "ddpsim.scenarios.model",
-    "per_rank": "ddpsim.scenarios.pytest_plugin.fixtures",
-    "registry": "ddpsim.scenarios.files.registry",
-    "repairs": "ddpsim.scenarios.model",
-    "replay_scenario": "ddpsim.scenarios.running.runner",
-    "run_scenario": "ddpsim.scenarios.running.runner",
-    "scenario": "ddpsim.scenarios.model",
-    "shrink_scenario": "ddpsim.scenarios.fuzzing.shrinking.shrinker",
-    "snapshot": "ddpsim.scenarios.training.snapshot",
+_PUBLIC_NAMES = {
+    "files.loader": ("load",),
+    "files.registry": ("registry",),
+    "fuzzing.shrinking.shrinker": ("ShrunkScenario", "shrink_scenario"),
+    "model": ("CLEAN", "Expectation", "Scenario", "every_rank", "finds", "odd_one_out", "repairs", "scenario"),
+    "pytest_plugin.fixtures": ("per_rank",),
+    "running.exploring": ("explore_scenario",),
+    "running.runner": ("replay_scenario", "run_scenario"),
+    "training.snapshot": ("Snapshot", "snapshot"),
 }
+_HOMES = {name: f"{__name__}.{home}" for home, names in _PUBLIC_NAMES.items() for name in names}
 
 __all__ = [
     "CLEAN",
@@ -67,15 +57,7 @@ def __getattr__(name: str) -> object:
     # line in this package answers `--help` or a mistyped option without it.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddpsim.simulator.imports import without_collections
-    from ddpsim.simulator.torch_version import complaint
+    from ddpsim.simulator.imports import import_public_name
 
-    try:
-        with without_collections():
-            home = importlib.import_module(_HOMES[name])
-    except ImportError:
-        if line := complaint():
-            raise ImportError(line) from None
-        raise
-    value = globals()[name] = getattr(home, name)
+    value = globals()[name] = import_public_name(_HOMES[name], name)
     return value

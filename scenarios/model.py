@@ -61,7 +61,7 @@ class Expectation:
     otherwise: Expectation | None = None
     """Another outcome that is expected, too, because the outcome depends on the interleaving."""
     shows: int | None = None
-    """How many of ten random schedules (seeds 0 to 9) have this outcome, if it depends on the interleaving."""
+    """The number of ten random schedules (seeds 0 to 9) with this outcome, if it depends on the interleaving."""
 
     def is_met_by(self, result: Result) -> bool:
         """Return True if a simulated run has the expected outcome."""
@@ -86,7 +86,7 @@ class Expectation:
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
     def text(self, world_size: int) -> str:
-        """Return the expectation in a few words, in the form of `found_text`."""
+        """Return the expectation in words, in the form of `found_text`."""
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _text(self.verdict, self.code, ranks)
 
@@ -101,7 +101,7 @@ def every_rank(world_size: int) -> Ranks:
 
 
 def odd_one_out(rank: int) -> Callable[[int], Ranks]:
-    """Blame the rank that differs from the others; of two ranks both, because neither is in the minority."""
+    """Return the blamed ranks if one rank differs: that rank, or both of two, since neither is in the minority."""
     return lambda world_size: (rank,) if world_size > 2 else (0, 1)
 
 
@@ -156,12 +156,12 @@ class Scenario(RunOptions):
 
     @property
     def summary(self) -> str:
-        """The first line of `about`."""
+        """Return the first line of `about`."""
         return self.about.strip().partition("\n")[0]
 
     @property
     def cause(self) -> str:
-        """Why it goes wrong, in one paragraph; "" if `about` has one line only."""
+        """Return why the scenario fails, in one paragraph; "" if `about` has only one line."""
         return " ".join(self.about.strip().partition("\n")[2].split())
 
     def engine_named(self, name: str | Engine | None) -> Engine:

@@ -1,13 +1,12 @@
-"""Accesses: what of a step other ranks can observe, so that two interleavings can be told to be the same.
+"""Accesses: the effects of a step that other ranks can observe. They decide whether two interleavings are equivalent.
 
-Two steps of different ranks depend on each other only if they touch one object in ways that do not commute. Everything
-else commutes: in particular contributions to a collective, and messages that were sent and asked for by name. So what
-has no access here never needs to be explored in another order (Godefroid, "Partial-Order Methods for the Verification
-of Concurrent Systems", 1996, chapter 3).
+Two steps of different ranks depend on each other only if they access one object in ways that do not commute.
+Contributions to a collective commute, and so do messages between named ranks. A step without an access here never needs
+to be explored in another order (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996,
+chapter 3).
 
-An access says what a step did to an object where it was made, not what it might have done: a write that changed nothing
-(add 0, set of the value that is there, compare_set that failed, delete of what is not there) is a READ, since it
-commutes with other reads, and with a write it does not.
+An access describes what a step did, not what it might have done: a write that changed nothing (add 0, a set to the
+present value, a compare_set that failed, a delete of a missing key) is a READ.
 """
 
 from __future__ import annotations
@@ -16,41 +15,42 @@ from enum import Enum
 from typing import NamedTuple
 
 Object = tuple[str | int, ...]
-"""What is touched: `("key", name)`, `("channel", group, destination, tag)`, `("call", group, sequence)`.
+"""The key of an object that steps access: `("key", name)`, `("channel", group, destination, tag)`, `("call", group,
+sequence)`.
 
 Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)`, `("thread", number)` and
 `("futures", rank)`.
 """
 
 ALL_KEYS: Object = ("key", "*")
-"""Every key of the store: what num_keys and list_keys look at."""
+"""The object that stands for all keys of the store: num_keys and list_keys read it."""
 
 
 class Mode(Enum):
-    """How an object is touched."""
+    """The kind of access to an object."""
 
     READ = "read"
-    """Of a key; of whether a call is complete, a lock is free, a thread alive (a poll)."""
+    """Read a key, or poll: test if a call is complete, a lock is free, or a thread is alive."""
     WRITE = "write"
-    """Of a key. Of a lock: to ask for it, as who asks first gets it first."""
+    """Write a key, or ask for a lock: the first to ask gets it first."""
     MISS = "miss"
-    """Of a key that is not there: the rank waits for it, and has done nothing."""
+    """Find that a key does not exist, and wait for it."""
     CONTRIBUTE = "contribute"
-    """What is only seen by somebody who polls: to a call; to give a lock back or get it at last; to end as a thread."""
+    """Do something that only a poll can see: contribute to a call, get or release a lock, or end as a thread."""
     RECEIVE = "receive"
-    """From any source, on a channel: one of the messages that are there."""
+    """Receive from any source on a channel that has a message."""
     POST = "post"
-    """Likewise, where no message is there: the first one that comes is its."""
+    """Receive from any source on a channel that has no message yet; the receive gets the first one."""
     ANSWER = "answer"
-    """A message that a receive from any source waits for."""
+    """Send a message for which a receive from any source waits."""
     SEND = "send"
-    """Any other message on a channel."""
+    """Send any other message on a channel."""
 
-    __hash__ = object.__hash__  # looked up at each touch; Enum's own is written in Python
+    __hash__ = object.__hash__  # looked up at each access; Enum's own is written in Python
 
 
 class Access(NamedTuple):
-    """One object touched by a step."""
+    """One access of a step to an object."""
 
     object: Object
     mode: Mode
@@ -61,10 +61,10 @@ Accesses = tuple[Access, ...]
 _COMMUTE = (
     (Mode.READ, Mode.READ),
     (Mode.CONTRIBUTE, Mode.CONTRIBUTE),
-    (Mode.CONTRIBUTE, Mode.WRITE),  # whoever asks for a lock gets it when it is free
+    (Mode.CONTRIBUTE, Mode.WRITE),  # a rank that asks for a lock gets it once it is free
     (Mode.SEND, Mode.SEND),
     (Mode.RECEIVE, Mode.RECEIVE),  # by one rank, so in its program's order
-    (Mode.RECEIVE, Mode.SEND),  # whom a receive takes is a choice of its own
+    (Mode.RECEIVE, Mode.SEND),  # which message a receive takes is a choice of its own
     (Mode.RECEIVE, Mode.ANSWER),
     (Mode.POST, Mode.SEND),  # whether a message or its receive comes first is the same
     (Mode.POST, Mode.ANSWER),
@@ -78,14 +78,13 @@ _DEPEND = (
     - {pair for first, second in _COMMUTE for pair in ((first, second), (second, first))}
     - {(Mode.MISS, Mode.WRITE), (Mode.SEND, Mode.ANSWER)}
 )
-# Two pairs depend in one order only. Who misses a key and is woken by the write that makes it goes on as if it had come
-# later; but a write after which a key is missed, a delete, came before: sooner, it would have been found. And a
-# message that found no receive from any source is gone when a later one finds one; what else could be taken in its
-# place is a choice of the receive that took it.
+# Two pairs depend in one order only. A rank that missed a key and was woken by its write continues as if it had read it
+# later. But a delete before the miss matters: without it the key would have been found. A message that found no receive
+# from any source no longer exists for a later receive; which message that one takes is its own choice.
 
 
 def depends(second: Access, first: Access) -> bool:
-    """True if it can be observed that `second` came after `first`, an access of another rank."""
+    """Return True if it can be observed that `second` came after `first`, an access of another rank."""
     return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _is_all_keys(first, second))
 
 

@@ -1,4 +1,4 @@
-"""`agree`: what decides which way a rank goes, told, so that ranks that differ in it are found where they part."""
+"""`agree`: reports a value that decides a branch, so that ranks whose values differ are found at that branch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ddpsim.simulator.errors import UsageError
 _T = TypeVar("_T")
 
 _LONGEST = 120
-"""Of a longer value only the beginning is shown."""
+"""The most characters of a value that are shown."""
 
 
 def agree(name: str, value: _T) -> _T:
-    """Say that `value` is the same on all ranks, and return it: `if agree("stop", loss < 0.1): break`.
+    """Assert that `value` is the same on all ranks, and return it: `if agree("stop", loss < 0.1): break`.
 
     In a simulation, the k-th call of a name on one rank is compared with the k-th call of that name on each other rank
-    of the world. Where two differ, the run ends with the finding `mismatch.value`. Nobody waits for anybody, and
-    nothing is communicated, so the schedule is as without; a rank that makes fewer calls is not missed. Outside of a
+    of the world. If two differ, the run ends with the finding `mismatch.value`. No rank waits and nothing is
+    communicated, so the schedule does not change; a rank that makes fewer calls is not reported. Outside of a
     simulation it does nothing.
 
-    Values are numbers, strings, bytes, None, members of enumerations, tensors and arrays, and what is made of these:
-    lists, tuples, sets and mappings. 1, 1.0 and True are equal, as are two NaN. Raises UsageError in a simulation for
+    Values are numbers, strings, bytes, None, members of enumerations, tensors and arrays, and lists, tuples, sets and
+    mappings of these. 1, 1.0 and True are equal, as are two NaN. Raises UsageError in a simulation for
     anything else.
     """
     tell(name, value)
@@ -33,11 +33,11 @@ def agree(name: str, value: _T) -> _T:
 
 
 def tell(name: str, value: object) -> None:
-    """What `agree` calls; a simulation puts its own in this place."""
+    """The function that `agree` calls; a simulation replaces it with its own."""
 
 
 def text_of(value: object) -> str:
-    """Equal texts for equal values. Raises UsageError for one that has none."""
+    """Return a text that is equal for equal values. Raise UsageError for a value of another type."""
     text = _text(value)
     if len(text) <= _LONGEST:
         return text
@@ -59,11 +59,11 @@ def _text(value: Any) -> str:
         return "[" + ", ".join(map(_text, value)) + "]"
     if isinstance(value, complex):
         return f"{_number(value.real)} + {_number(value.imag)}j"
-    if callable(getattr(value, "tolist", None)):  # of tensors, arrays and their numbers
+    if callable(getattr(value, "tolist", None)):  # a tensor, an array, or a number of one
         return _text(value.tolist())
     raise UsageError(
         f"agree got a value of type {type(value).__name__}, expected numbers, strings, None, tensors, or lists, sets "
-        "and mappings of these: tell what it is made of"
+        "and mappings of these: pass one of these instead"
     )
 
 

@@ -18,8 +18,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.script import Script, start_of_programs
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Guided, Replay
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
@@ -113,8 +112,12 @@ def replay(
     which shows both runs, if a recorded choice is not possible any more. Without `strict`, such a choice is taken
     modulo the number of options, and the default follows the last one; the result's schedule has the choices made.
     """
+    given: Mapping[str, object] = options
+    if "alike" in given:
+        raise UsageError(
+            f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
+        )
     runnable = _runnable(program)
-    _check_starts_as_recorded(options)
     plan = _plan(runnable, world_size, options)
     _check_budget(budget)
     recorded = Replay(Schedule.parse(str(schedule), program=plan.identity))
@@ -154,8 +157,8 @@ def explore(
 
     Raises UsageError as `simulate` does.
     """
-    from ddpsim.simulator.exploration.by_name import strategy_of
     from ddpsim.simulator.exploration.explorer import Explorer
+    from ddpsim.simulator.exploration.strategy import strategy_of
 
     runnable = _runnable(program)
     plan = _plan(runnable, world_size, options, is_checked=check_determinism)
@@ -178,13 +181,6 @@ def _runnable(program: Any) -> Any:
     """Return the `Script` of a command, a list of words; return any other program unchanged."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
     return Script(tuple(program)) if is_command else program
-
-
-def _check_starts_as_recorded(options: Mapping[str, object]) -> None:
-    if "alike" in options:
-        raise UsageError(
-            f"alike is {options['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
-        )
 
 
 def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
@@ -306,7 +302,7 @@ def _execution_of(
         run = partial(run_once, program, world_size, plan, budget=budget)
         if not is_checked:
             return run(policy=policy)
-        from ddpsim.simulator.exploration.determinism import run_twice
+        from ddpsim.simulator.exploration.explorer import run_twice
 
         return run_twice(lambda each: run(policy=each), policy)
 

@@ -1,7 +1,7 @@
-"""In what backends differ, for programs that pass on one and hang on another.
+"""The rules by which backends differ: a program may pass on one backend and hang on another.
 
-Each is a named set of rules, the strictest that the backend may follow: what passes under these passes on it, and what
-hangs under them can hang there. Sources: `gloo` torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; `nccl` NCCL's user
+Each backend has the strictest rules that it may follow: a program that passes under them passes on it, and one that
+hangs under them can hang on it. Sources: `gloo` torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; `nccl` NCCL's user
 guide, "Point-to-point communication", "Group calls" and "Using multiple NCCL communicators concurrently", and torch's
 documentation of `batch_isend_irecv` and `send`; `in-order` meta-pytorch/torchcomms#2885 and #2992; `eager-send` the MPI
 standard, section 3.4: a standard send may be buffered; `lazy-connect` pytorch/gloo#520.
@@ -19,20 +19,20 @@ class BackendSemantics(NamedTuple):
 
     name: str
     calls_in_order: bool = False
-    """A rank's calls, whatever their groups, run on one stream: each starts once the one before is complete."""
+    """All calls of a rank run on one stream, also in different groups: each starts when the previous one is
+    complete."""
     batch_is_unit: bool = False
-    """The messages of a `batch_isend_irecv` start together, in whatever order they stand in it."""
+    """The messages of a `batch_isend_irecv` start together, whatever their order in the list."""
     sends_eagerly: bool = False
-    """A send is complete once the message is copied, be there a receive or not."""
+    """A send is complete once the message is copied, even without a receive."""
     connects_lazily: bool = False
-    """Ranks connect at the first call that they make together, so all of them have to be there still."""
-
+    """Ranks connect at their first common call, so none of them may have ended before."""
     ignores_tags: bool = False
-    """Messages between two ranks meet in the order of issue, whatever their tags."""
+    """Messages between two ranks are matched in the order of issue, whatever their tags."""
 
     @property
     def is_like_gloo(self) -> bool:
-        """True if calls of several ranks meet as on gloo."""
+        """Return True if calls of several ranks are matched as on gloo."""
         return not self.calls_in_order and not self.connects_lazily
 
 
@@ -50,4 +50,4 @@ BACKENDS: Mapping[str, BackendSemantics] = MappingProxyType(
         )
     }
 )
-"""By name."""
+"""The rules of all backends, by name."""

@@ -1,11 +1,9 @@
-"""Calls: one rank's request to communicate, as a frozen value.
+"""Calls: one rank's request to communicate, as a frozen value without tensors.
 
-A call knows what must agree across ranks (its `Signature`), where it was issued (its `Site`) and what it belongs to
-(its `Origin`). It holds no tensor: matching and diagnosis work on calls alone, whether they come from a live run or
-elsewhere.
+A call has a `Signature`, which must agree across ranks, a `Site`, where it was issued, and an `Origin`, the part of the
+program that it belongs to.
 
-The values here are `NamedTuple`s rather than frozen dataclasses: one is made for each operation of each rank, and a
-tuple is built in a third of the time.
+The values are `NamedTuple`s, not frozen dataclasses, because a tuple is built in a third of the time.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ Shape = tuple[int, ...]
 _IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is Shapes.IN_AND_OUT)
 
 ANY_SOURCE = -1
-"""The peer of a `recv` that takes a message from whoever sends one."""
+"""The peer of a `recv` that accepts a message from any rank."""
 
 
 class Signature(NamedTuple):
-    """What must agree across the ranks of a call."""
+    """The properties of a call that must be equal on all its ranks."""
 
     operation: str
     shapes: tuple[Shape, ...] = ()
@@ -59,7 +57,7 @@ class Signature(NamedTuple):
 
 
 def shapes_text(shapes: tuple[Shape, ...]) -> str:
-    """Shapes as people write them: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
+    """Return shapes as text: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
     if not shapes:
         return ""
     if all(shape == shapes[0] for shape in shapes):
@@ -68,14 +66,14 @@ def shapes_text(shapes: tuple[Shape, ...]) -> str:
 
 
 INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-"""The folder of installed packages, in a file's path."""
+"""Matches the folder of installed packages in the path of a file."""
 
 
 class Site(NamedTuple):
     """The line of the user's program that issued a call."""
 
     path: str
-    """As Python reports it; never compared and never part of a digest, since it differs between machines."""
+    """The path as Python reports it. It differs between machines, so it is never compared or part of a digest."""
     line: int
     function: str
 
@@ -86,7 +84,7 @@ class Site(NamedTuple):
 
     @property
     def is_installed(self) -> bool:
-        """True for a line of an installed package."""
+        """Return True for a line of an installed package."""
         return INSTALLED.search(self.path) is not None
 
     def __str__(self) -> str:
@@ -97,7 +95,7 @@ NOWHERE = Site("", 0, "")
 
 
 class Phase(Enum):
-    """What a call is for. Everything but USER is issued by a DDP wrapper (or by `join` on its behalf)."""
+    """The purpose of a call. All but USER are issued by a DDP wrapper (or by `join` on its behalf)."""
 
     USER = "user"
     PARAMETER_CHECK = "parameter check"
@@ -108,11 +106,11 @@ class Phase(Enum):
     REBUILD = "rebuild"
     JOIN_CONTROL = "join control"
     FOLLOWING = "following"
-    """Made on a rank that has joined because the others make it, whatever it is for them."""
+    """The call is made on a rank without input, only because the other ranks make it."""
 
 
 class Parallelism(Enum):
-    """What of torch, beside DDP, communicates for a program."""
+    """The parts of torch, besides DDP, that communicate for a program."""
 
     FSDP = "FSDP"
     PIPELINE = "pipeline"
@@ -123,13 +121,13 @@ class Parallelism(Enum):
 
 
 GREETING = "greeting"
-"""What a message of a pipeline is by which neighbours only get to know each other; nobody reads it."""
+"""The `what` of the first message between neighbours of a pipeline. It only connects them; its content is not used."""
 COLLECTS_STATE = "consolidate_state_dict()"
 """The action of an optimizer whose ranks send each other their parts of its state."""
 
 
 class Part(NamedTuple):
-    """What exactly of FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer a call is."""
+    """The action of FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer that a call belongs to."""
 
     parallelism: Parallelism
     what: str
@@ -138,52 +136,53 @@ class Part(NamedTuple):
     action: str = ""
     """`all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
-    """What else is known, as the operation that a redistribution is for; calls that differ in it belong together."""
+    """More details, such as the operation that a redistribution is for. Calls that differ only in it still match."""
     note: str = ""
-    """What findings say besides and traces do not: the schedule of a pipeline, the layer that tensors are split for."""
+    """Details that findings show and traces do not: the schedule of a pipeline, or the layer that tensors are split
+    for."""
 
     def belongs_with(self, other: Part | None) -> bool:
-        """True if it may be the same on two ranks. A message that is no pipeline's may have been left untold."""
+        """Return True if both may be the same action. A pipeline's message may lack its `Part` on one rank."""
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]
 
     def text(self, step: int | None) -> str:
-        """All of it, in a step of training if that is known."""
+        """Return all fields but the note as text, with the training step if it is known."""
         what = f"{self.parallelism.value} {self.what}" + ("" if step is None else f" of step {step}")
         return ", ".join(filter(None, [what, self.action, self.detail]))
 
 
 class Origin(NamedTuple):
-    """What a call belongs to: the user's program, or a DDP wrapper with its phase, bucket and step.
+    """The source of a call: the user's program, or a DDP wrapper with its phase, bucket and step.
 
-    What the program has torch do by FSDP2, a pipeline, DTensors, checkpoints or optimizers is the user's, and `part`
-    tells it.
+    Calls that torch makes for FSDP2, a pipeline, DTensors, checkpoints or optimizers count as the user's; `part`
+    describes them.
     """
 
     phase: Phase = Phase.USER
     wrapper: int | None = None
-    """Which DDP wrapper of its rank, numbered from 0 in order of construction."""
+    """The number of the DistributedDataParallel object on its rank, from 0 in order of construction."""
     bucket: int | None = None
     step: int | None = None
-    """Synchronising forward of the wrapper that the call follows, from 1; None where a shadow cannot know it."""
+    """The number of synchronising forwards of that object before the call; None if it is not known."""
     shadow: bool = False
-    """Made on a joined rank to keep the others going."""
+    """The call is made on a rank without input, so that the other ranks can continue."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters in the bucket, in bucket order."""
     by_hook: bool = False
-    """The bucket's communication hook made the call. Calls belong together whether hooks make them or not."""
+    """The bucket's communication hook made the call. It still matches calls that no hook made."""
     is_chained: bool = False
-    """The hook made the call when an earlier one of the bucket was complete, in a `then`."""
+    """The hook made the call in a `then`, after an earlier call of the bucket was complete."""
     part: Part | None = None
 
     @property
     def is_programs(self) -> bool:
-        """True for a call of the program's own lines, which neither DDP nor another part of torch makes for it."""
+        """Return True if the program's own code makes the call, not DDP or another part of torch."""
         return self.phase is Phase.USER and self.part is None
 
     def belongs_with(self, other: Origin) -> bool:
-        """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket, part and step."""
+        """Return True if two calls may match: they have the same DDP object, phase, bucket, part and step."""
         if Phase.FOLLOWING in (self.phase, other.phase):
             return True
         if self.part is not other.part and not _parts_belong_together(self.part, other.part):
@@ -193,7 +192,7 @@ class Origin(NamedTuple):
         return self.step is None or other.step is None or self.step == other.step
 
     def told(self) -> str:
-        """As findings tell it: with what a trace leaves out."""
+        """Return the text used in findings: it includes details that a trace omits."""
         return f"{self}, {self.part.note}" if self.part is not None and self.part.note else str(self)
 
     def __str__(self) -> str:
@@ -217,47 +216,49 @@ USER_ORIGIN = Origin()
 
 
 class Call(NamedTuple):
-    """One rank's request."""
+    """One rank's request to communicate."""
 
     rank: int
     group: str
     sequence: int
-    """Its number within group and rank, from 0; point-to-point calls are counted apart from collectives."""
+    """Its number within group and rank, from 0; point-to-point calls and collectives are counted separately."""
     signature: Signature
     site: Site
     origin: Origin = USER_ORIGIN
     peer: int | None = None
-    """The other rank of a point-to-point call (global), `ANY_SOURCE` for a recv from whoever sends."""
+    """The other rank of a point-to-point call (global); `ANY_SOURCE` for a recv from any rank."""
     tag: int = 0
     caller: Site | None = None
-    """Where the file of `site`, or the installed packages that it is in, were called from; None if nowhere else."""
+    """The line that called into the file of `site`, or into the installed package that contains it; None without
+    one."""
     thread: str = ""
-    """The name of the thread that made it; "" for the one that runs the rank's program."""
+    """The name of the thread that made the call; "" for the thread that runs the rank's program."""
     coordinates: str = ""
-    """Where its rank stands in the program's device mesh, as `dp 1, tp 0`; "" without a mesh of two dimensions."""
+    """The coordinates of its rank in the program's device mesh, such as `dp 1, tp 0`; "" without a mesh of two
+    dimensions."""
     ignored_tag: int = 0
-    """The tag that the program gave, where the backend does not see tags; `tag` is 0 then."""
+    """The tag that the program gave, if the backend ignores tags; `tag` is 0 then."""
 
     @property
     def location(self) -> str:
-        """The line that issued it, and the one behind it: `metrics.py:24 from train.py:80`; "" if nobody knows."""
+        """Return the line that issued the call, and its caller: `metrics.py:24 from train.py:80`; "" if unknown."""
         if self.site == NOWHERE:  # in a record without stacks
             return ""
         return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"
 
     @property
     def operation(self) -> str:
-        """The name of the operation, as torch.distributed spells it."""
+        """Return the name of the operation in torch.distributed."""
         return self.signature.operation
 
     @property
     def is_point_to_point(self) -> bool:
-        """True for send and recv."""
+        """Return True for send and recv."""
         return self.signature.operation in POINT_TO_POINT
 
     @property
     def leaves_undefined(self) -> bool:
-        """True for a reduce elsewhere than at its root, which may leave anything in its tensors."""
+        """Return True for a reduce on a rank that is not its root: its tensors may hold any values afterwards."""
         return self.signature.operation == "reduce" and self.signature.root != self.rank
 
     def __str__(self) -> str:
@@ -271,16 +272,16 @@ class Call(NamedTuple):
 
 
 def channel(call: Call) -> tuple[str, int, int]:
-    """Where a message and its receive look for each other: group, the rank that receives, tag."""
+    """Return the key by which a message and its receive are matched: group, receiving rank, tag."""
     receiver = call.rank if call.operation == "recv" else call.peer
     assert receiver is not None
     return call.group, receiver, call.tag
 
 
 def is_partner(other: Call, arrival: Call, text: str) -> bool:
-    """Whether a call of that channel is the other half of the message whose later half arrived.
+    """Return True if `other`, of the same channel, is the send or receive that `arrival` was matched with.
 
-    `text` is that of the event, which says whom a receive from anybody has met.
+    `text` is the text of the match event, which names the sender for a receive from any source.
     """
     if other.operation == arrival.operation:
         return False

@@ -1,7 +1,7 @@
-"""Ctrl-C while something long runs: it ends what is under way, and is never lost.
+"""Handles Ctrl-C during long work: it ends the work, and is never lost.
 
-Python raises KeyboardInterrupt wherever it happens to be. In a finalizer or a weak reference's callback that is printed
-and forgotten, and a collection of garbage has many of them. So who loops also looks at what the handler wrote down.
+Python raises KeyboardInterrupt at an arbitrary line. In a finalizer or a weak reference's callback the exception is
+printed and discarded, and garbage collection runs many of those. So loops also check a flag that the handler sets.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 
 class CtrlC:
-    """As a context, ended by Ctrl-C without an exception: `is_pressed` says so.
+    """A context that Ctrl-C ends without an exception; `is_pressed` is True then.
 
-    Unless it `raises`, what is inside goes on. The handler of before is back afterwards. In another thread than the
+    Unless it `raises`, the body continues. The previous handler is restored at the end. In another thread than the
     main one, which no signal reaches, and in a process that ignores Ctrl-C, it changes no handler.
     """
 
@@ -28,17 +28,17 @@ class CtrlC:
 
     @property
     def is_pressed(self) -> bool:
-        """True if it was pressed inside."""
+        """Return True if Ctrl-C was pressed inside the context."""
         return self._presses > 0
 
     @property
     def presses(self) -> int:
-        """How often it was pressed inside."""
+        """Return how often Ctrl-C was pressed inside the context."""
         return self._presses
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Let it raise inside."""
+        """Let Ctrl-C raise KeyboardInterrupt in this block."""
         before, self._raises = self._raises, True
         try:
             yield
@@ -46,7 +46,7 @@ class CtrlC:
             self._raises = before
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if it was pressed: for every loop, in case the one that was raised was lost."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed: loops call this in case the first exception was lost."""
         if self.is_pressed:
             raise KeyboardInterrupt
 
@@ -63,7 +63,7 @@ class CtrlC:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         is_interrupt = kind is not None and issubclass(kind, KeyboardInterrupt)
-        if is_interrupt and not self.is_pressed:  # it was not our handler that raised it
+        if is_interrupt and not self.is_pressed:  # another handler raised it
             self._presses = 1
         return is_interrupt
 

@@ -1,13 +1,4 @@
-"""The exceptions of the simulator.
-
-    SimulatorError                  the base class
-    +-- UsageError                  the caller passed a wrong argument, or called at a wrong time
-    |   +-- ReplayError             a replay token that is damaged, of another version, or of another program
-    +-- ReplayDivergedError         a recorded choice is not possible in the replayed program
-    +-- VerdictError                `Result.raise_for_verdict` on a run that did not pass
-    +-- InjectedCrashError          raised by a `Crash` fault inside a rank
-    +-- RankLostError               in a result: the process of this rank ended in the middle of its program
-    +-- InternalError               a bug of ddpsim
+"""The exceptions of the simulator, all of them `SimulatorError`.
 
 An exception that a rank's program raises is never wrapped: `Result.errors` has it unchanged.
 """
@@ -20,15 +11,15 @@ from types import TracebackType
 
 
 class SimulatorError(Exception):
-    """Base of everything the simulator raises."""
+    """Base class of all exceptions that the simulator raises."""
 
 
 class UsageError(SimulatorError, ValueError):
-    """The caller passed a wrong argument, or called at a wrong time; the text is one line."""
+    """The caller passed a wrong argument, or called at a wrong time. The text is one line."""
 
 
 class ReplayError(UsageError):
-    """A replay token is damaged, of another version, or belongs to another program."""
+    """A replay token is damaged, has another version, or was recorded for another program."""
 
 
 class ReplayDivergedError(SimulatorError):
@@ -62,7 +53,7 @@ class VerdictError(SimulatorError, AssertionError):
 
 
 class InjectedCrashError(SimulatorError):
-    """Raised inside a rank by a `Crash` fault."""
+    """The exception that a `Crash` fault raises inside a rank."""
 
 
 class RankLostError(SimulatorError):
@@ -76,7 +67,7 @@ class InternalError(SimulatorError):
 _REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
 
 _MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError)
-"""What Python raises for mistakes in the code that it runs."""
+"""The exceptions that Python raises for mistakes in code."""
 
 _PASSES_ERRORS_ON = tuple(
     f"ddpsim.simulator.{part}"
@@ -86,10 +77,10 @@ _PASSES_ERRORS_ON = tuple(
 
 
 def is_internal(error: BaseException) -> bool:
-    """True for an exception that is a bug of ours, though a rank's program may have caused it.
+    """Return True for an exception of a rank that is a bug of ddpsim.
 
-    These are InternalErrors, failed assertions of the simulator, and mistakes that Python noticed in a line of the
-    simulator. An error that a `raise` statement of the simulator makes is intended for the program.
+    These are InternalErrors, failed assertions of the simulator, and errors that Python raised in a line of the
+    simulator. An error that a `raise` statement of the simulator raises is intended for the program.
     """
     if isinstance(error, SimulatorError):
         return isinstance(error, InternalError)
@@ -105,10 +96,10 @@ def is_internal(error: BaseException) -> bool:
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """True for an exception that only a bug of ours lets out of a run, a command or a hook of pytest.
+    """Return True if an exception that leaves a run, a command or a pytest hook shows a bug of ddpsim.
 
-    It comes from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, and
-    neither is an exception of ddpsim's own classes, as RedundantRun, or BdbQuit, by which a debugger ends a run.
+    It must come from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, nor
+    is an exception of ddpsim's own classes, such as RedundantRun, nor BdbQuit, by which a debugger ends a run.
     """
     if isinstance(error, InternalError):
         return True
@@ -122,11 +113,11 @@ def is_unexpected(error: BaseException) -> bool:
 
 
 def internal_error(error: BaseException, where: str) -> InternalError:
-    """The report of an exception of ours: what, in which process, the traceback, versions. One that is made stays."""
+    """Return the bug report for an exception: its process, its traceback, versions. An existing report stays."""
     if isinstance(error, InternalError) and str(error).startswith(_REPORT):
         return error
     import platform
-    from importlib import metadata  # slow to import, and seldom needed
+    from importlib import metadata  # slow to import, and rarely needed
 
     torch = getattr(sys.modules.get("torch"), "__version__", "not loaded")
     return InternalError(

@@ -1,4 +1,4 @@
-"""Events: what happened, one value a happening. A `Trace` is their sequence."""
+"""The events of a run. A `Trace` is their sequence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ddpsim.simulator.calls import Call
 
 
 class EventKind(Enum):
-    """What an event tells."""
+    """The kind of an event."""
 
     ISSUE = "issue"
     """A rank issued a call; `call` is set."""
     MATCH = "match"
-    """The last rank of a slot arrived and the data moved; `call` is the last arrival. Of a receive from any source,
-    `text` says whose message it took."""
+    """The last rank joined a call and the data moved; `call` is that rank's. For a receive from any source, `text`
+    names the sender."""
     WAIT = "wait"
-    """A rank waits for a call, a store key or the clock; `text` says for what if it is no call."""
+    """A rank waits for a call, a store key or the clock; `text` names the key or the time."""
     DONE = "done"
     """A rank's wait ended."""
     STORE = "store"
@@ -25,11 +25,11 @@ class EventKind(Enum):
     SLEEP = "sleep"
     """A rank sleeps in virtual time; `text` gives the seconds."""
     FAULT = "fault"
-    """A fault of the plan struck."""
+    """An injected fault happened."""
     STEP = "step"
     """A rank's optimizer finished a step; `text` numbers it."""
     NOTE = "note"
-    """Something worth telling, such as a rank that joined."""
+    """A note, such as that a rank joined."""
     RETURN = "return"
     """A rank's program returned."""
     RAISE = "raise"
@@ -37,25 +37,25 @@ class EventKind(Enum):
 
 
 THREAD_ENDED, THREAD_RAISED = "thread ended", "thread raised "
-"""What notes say of a thread; of one that raised, the type of the exception follows."""
+"""The texts of notes on a thread; the type of the exception follows the second one."""
 
 
 class Event(NamedTuple):
-    """One happening."""
+    """One event of a run: an action of one rank, or of one of its threads."""
 
     kind: EventKind
     rank: int
     choice_points: int
-    """How many choice points came before it."""
+    """The number of choice points before it."""
     time: float
     """Virtual seconds since the start."""
     call: Call | None = None
     text: str = ""
     thread: str = ""
-    """The name of the thread, if it is not the one that runs the rank's program."""
+    """The name of the thread; "" for the thread that runs the rank's program."""
 
     def line(self) -> str:
-        """The event as one line of text, the same on every machine: file names without folders."""
+        """Return the event as one line of text, the same on every machine: file names have no folders."""
         call = self.call
         who = f"{self.rank} {self.thread!r}" if self.thread else self.rank
         if call is None:

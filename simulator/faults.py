@@ -46,7 +46,7 @@ Fault = Crash | Delay | EarlyReturn
 
 
 class FaultPlan:
-    """The faults of one execution, found by rank and call number."""
+    """The faults of one run, by rank and call number."""
 
     __slots__ = ("_faults",)
 

@@ -1,19 +1,23 @@
-"""Imports of many modules at once, torch's above all, and other work that makes much and leaves no garbage.
+"""Switches garbage collection off during imports of many modules, and while many values are read.
 
-What an import makes stays, so the collector finds nothing in it, and looks through it again and again: a tenth of
-torch's import, a third of what comes on top of it here, and most of the time in which millions of values are read.
+The created objects stay alive, so each collection finds nothing. It costs a tenth of torch's import, a third of what
+ddpsim imports on top, and most of the time in which millions of values are read.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from ddpsim.simulator.torch_version import complaint
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Let Python's collector rest inside."""
+    """Disable Python's garbage collection in this block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -21,3 +25,14 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def import_public_name(module: str, name: str) -> Any:
+    """Import a module and return its attribute `name`. Raises ImportError that names the version of a torch too old."""
+    try:
+        with without_collections():
+            return getattr(importlib.import_module(module), name)
+    except ImportError:
+        if line := complaint():
+            raise ImportError(line) from None
+        raise

@@ -1,9 +1,8 @@
-"""Joins, read from a trace: when each rank ran out of input, what it shadowed from then on, whose model was kept.
+"""Finds the joins in a trace: when each rank ran out of input, which calls it shadowed, whose model was kept.
 
-A rank says that it ran out of input by its first call at the end of the join; a note stands before that call. From
-there on it makes calls for the others' sake. One that meets the call it was made for, of a rank that has input, is a
-shadow of that call. The rest is not: the calls by which all find out together that nobody has input, what follows, and
-what the others had not answered when the run ended.
+A note in the trace precedes the first call that a rank without input makes. Such a call shadows a collective if a rank
+with input makes the same one. The other calls are no shadows: those by which all ranks learn that none has input, those
+that follow, and those without a partner when the run ended.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.wording import Line, rank_list
 
 Slot = tuple[str, int]
-"""A group, and the sequence of the calls that meet there."""
+"""The key of a collective: its group and its number in the group."""
 
 _SINGULARS = {Phase.USER.value: "of the user's program"}
 _PLURALS = {
@@ -32,7 +31,7 @@ _JOINED = re.compile(r"joined(?: at step (\d+))?")
 
 
 def joined_note(step: int | None) -> str:
-    """The text of the note on a rank that ran out of input; no step if the join is not one of models."""
+    """Return the text of the note on a rank that ran out of input; `step` is None for a join without models."""
     return "joined" if step is None else f"joined at step {step}"
 
 
@@ -42,31 +41,31 @@ class JoinedRank:
 
     rank: int
     step: int | None
-    """Synchronising forwards of its model before, see Note [Step of joining] in attribution/origins.py; None without
-    a model."""
+    """The number of synchronising forwards of its model before, see Note [Step of joining] in attribution/origins.py;
+    None without a model."""
     shadowed: tuple[tuple[str, int], ...] = ()
-    """What it shadowed, by phase of the calls that its own met ("bucket", "user"), and how often; the most first."""
+    """How many collectives it shadowed of each phase ("bucket", "user"), the largest number first."""
 
     @property
     def calls(self) -> int:
-        """How many calls it shadowed."""
+        """Return how many calls it shadowed."""
         return sum(count for _, count in self.shadowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The end of a join, as far as the run came."""
+    """The end of a join, as far as the run reached it."""
 
     group: str
     ranks: tuple[JoinedRank, ...]
-    """In the order in which they joined, and by rank where that is the same."""
+    """The ranks in the order in which they joined; by rank where they joined together."""
     authoritative: int | None = None
-    """The rank whose model all have from then on: the last to join, of several the one that the engine chose. None if
-    the join did not come to that, or is not one of models."""
+    """The rank whose model all ranks receive at the end: the last to join. None if the run ended before, or the join
+    has no models."""
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """One for each rank, equal ones together; those that joined last come last."""
+        """Return a line for each rank; ranks with equal lines share one. The last to join come last."""
         ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
         for joined in self.ranks:
             ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
@@ -88,10 +87,7 @@ class Joining:
 
 
 def joins(trace: Trace) -> tuple[Joining, ...]:
-    """The ends of the joins of a run, by group and then in their order.
-
-    Left out is a rank that the run ended before its first call at the end of the join.
-    """
+    """Return the joins of a run, by group and then in order, without ranks that made no call in them."""
     stays = _stays(trace)
     if not stays:
         return ()
@@ -101,29 +97,29 @@ def joins(trace: Trace) -> tuple[Joining, ...]:
 
 @dataclass(slots=True)
 class _Stay:
-    """One rank's stay at the end of a join, from where it ran out of input."""
+    """The calls of one rank at the end of a join, from where it ran out of input."""
 
     rank: int
     step: int | None
     calls: list[Call] = field(default_factory=list)
     is_over: bool = False
-    """It has made a call after those of the stay."""
+    """The rank has made a call that is no shadow."""
     root: int | None = None
-    """Whose model was kept."""
+    """The rank whose model was kept."""
 
     @property
     def start(self) -> Slot:
-        """Where its first call stands."""
+        """Return the group and number of its first call."""
         return self.calls[0].group, self.calls[0].sequence
 
     def goes_on_with(self, call: Call) -> bool:
-        """Take in a call, if it is part of the stay or tells how the join ended; False if it is something new.
+        """Add a call that belongs to the join; return False for one that does not.
 
-        What is made at the end for everybody's sake is no shadow: engines agree there on whose model to keep (join
-        control), and send it.
+        Calls at the end of a join are no shadows: by them engines agree whose model to keep (join control), and send
+        it.
         """
         if call.origin.shadow and not self.is_over:
-            if not call.is_point_to_point:  # messages are numbered apart, and are nobody's shadow
+            if not call.is_point_to_point:  # messages have separate numbers, and shadow nothing
                 self.calls.append(call)
             return True
         self.is_over = True
@@ -132,7 +128,7 @@ class _Stay:
         return call.origin.phase is Phase.JOIN_CONTROL
 
     def covers(self, slot: Slot) -> bool:
-        """True if the stay was still going on in `slot`, which is not before its start."""
+        """Return True if the rank was still in the join at this collective, which is not before its first one."""
         group, sequence = slot
         own = [call.sequence for call in self.calls if call.group == group]
         return group == self.start[0] and (not self.is_over or sequence <= own[-1])
@@ -155,7 +151,7 @@ def _stays(trace: Trace) -> list[_Stay]:
 
 
 def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
-    """What each collective belongs to, for the ranks that have input."""
+    """Return the origin of each collective on the ranks that have input."""
     calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
     return {
         (call.group, call.sequence): call.origin
@@ -165,7 +161,7 @@ def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
 
 
 def _together(stays: list[_Stay]) -> list[list[_Stay]]:
-    """The stays of each join: the first rank to join is still there when the others come."""
+    """Group the stays by join: a rank joins the same one if the first rank to join has not left it."""
     joins: list[list[_Stay]] = []
     for stay in sorted(stays, key=lambda stay: (stay.start, stay.rank)):
         if joins and joins[-1][0].covers(stay.start):

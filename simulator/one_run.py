@@ -17,7 +17,6 @@ from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.late_pdb import LatePdb
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
-from ddpsim.simulator.diagnosis.no_communication import no_communication_note
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import InternalError, UsageError, internal_error, is_unexpected
 from ddpsim.simulator.events import EventKind
@@ -41,9 +40,10 @@ from ddpsim.simulator.torch_version import complaint
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
-from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import listed
+from ddpsim.simulator.wording import listed, rank_list
+
+Transport = Memory | Gloo
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -102,7 +102,7 @@ def _run(
         kernel.run.judge = judge.take
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover, plan, director, judge)
+                ran = processes.run(kernel, mover.move, plan, director, judge)
             else:
                 ran = _as_threads(program, kernel, mover, plan, director, judge)
         except Exception as error:
@@ -128,13 +128,23 @@ def _run(
     )
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
-        result = dataclasses.replace(result, note=no_communication_note(name, result.returns, result.trace))
+        result = dataclasses.replace(result, note=_no_communication_note(name, result))
     if plan.faults and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
         result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparisons(result, plan.check, judge.compared)
     return result.with_replay(_replay_call(program, world_size, schedule, plan))
+
+
+def _no_communication_note(program: str, result: Result) -> str:
+    """Return the note for a passed run that shows nothing; "" if its ranks communicated, or if there is only one."""
+    if result.world_size == 1 or any(event.kind in (EventKind.ISSUE, EventKind.STORE) for event in result.trace):
+        return ""
+    left = [rank for rank, value in enumerate(result.returns) if value == 0]
+    all_ended = f"all {result.world_size} ranks ended without any communication"
+    how = f"{rank_list(left)} left by sys.exit(0)" if left else all_ended
+    return f"{program} made no process group and used no store: {how}"
 
 
 def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
@@ -194,14 +204,12 @@ def _literal(value: Any) -> str:
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
         items = [_literal(item) for item in value]
-        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+        inner = ", ".join(items)
+        in_tuple = f"({inner},)" if len(items) == 1 else f"({inner})"
+        text = "..." if "..." in items else f"[{inner}]" if type(value) is list else in_tuple
     else:
         text = "..."
     return text if len(text) <= _LONGEST_LITERAL else "..."
-
-
-def _tuple_literal(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _as_threads(
@@ -236,8 +244,8 @@ def _as_threads(
     host = execution.host
     session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
     if director is not None:
-        director.opener = session_host
-        host.prompt_server.read_by(director.read)
+        director.open_debugger = session_host.stop
+        host.prompt_server.reader = director.read
     backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run_threads(execution, backend, shared, LatePdb(session_host))

@@ -1,9 +1,9 @@
-"""The one table of operations: what torch.distributed and its process groups have, and what each operation is.
+"""The table of the operations of torch.distributed and of its process groups, with the properties of each.
 
-Whoever lists operations reads it, and what cannot stand in a pure table is a dict keyed by one of its enums, or by the
-names in it: how data moves (transport/memory.py), what gloo is handed (transport/gloo_calls.py), what a rank of a
-program does (scenarios/ranks/calls.py). The engine in `ddp` knows no simulator and has a list of its own.
-tests/architecture/test_operations.py holds all of them to this table, and says which lacks what.
+All lists of operations are derived from it. Code that cannot be part of a pure table is in dicts keyed by its enums or
+names: how data moves (transport/memory.py), the calls to gloo (transport/gloo_calls.py), the calls of a program's rank
+(scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
+tests/architecture/test_operations.py checks all of them against this table.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ddpsim.simulator.errors import InternalError
 
 
 class Kind(Enum):
-    """Who meets in a call."""
+    """Which ranks take part in a call."""
 
     COLLECTIVE = "collective"
     MESSAGE = "message"
     """One sender and one receiver: it has a peer and a tag."""
     CREATION = "creation of a group"
-    """Made by torch on the way to a new group; it moves nothing."""
+    """A call that torch makes while it creates a group; it moves no data."""
 
 
 class Shapes(Enum):
@@ -35,18 +35,18 @@ class Shapes(Enum):
 
 
 class Rows(Enum):
-    """What is asked of the first dimension of a shape."""
+    """The requirement on the first dimension of a shape."""
 
     ANY = auto()
-    """Nothing; a tensor may have no dimension."""
+    """No requirement: a tensor may have no dimension."""
     SOME = auto()
-    """There is one, since tensors are put together, or cut, along it."""
+    """It must exist, because tensors are joined or cut along it."""
     DIVISIBLE = auto()
-    """There is one, and it is a multiple of the members."""
+    """It must be a multiple of the number of members."""
 
 
 class Root(Enum):
-    """What the root of a call is to the others."""
+    """The role of a call's root."""
 
     NONE = auto()
     SOURCE = auto()
@@ -54,13 +54,13 @@ class Root(Enum):
 
 
 class Splits(Enum):
-    """Whether the ranks may bring different sizes, and what then says which part goes where."""
+    """How ranks divide their input if the parts for different members may have different sizes."""
 
     NONE = auto()
     TENSORS = auto()
-    """A tensor is a part."""
+    """Each tensor is one part."""
     ROWS = auto()
-    """The caller says how many rows are a part, and both the sent and the received shape are known."""
+    """The caller gives the number of rows of each part; the sent and the received shape are both known."""
 
 
 class Movement(Enum):
@@ -83,7 +83,7 @@ class Movement(Enum):
 
 
 class Passing(Enum):
-    """How a method of a process group takes its tensors, before the options."""
+    """The tensor arguments of a process group's method, before the options."""
 
     NOTHING = auto()
     TENSORS = auto()
@@ -93,9 +93,9 @@ class Passing(Enum):
     TENSORS_FROM_TENSORS = auto()
     """`(outputs, inputs)`."""
     LIST_FROM_TENSORS = auto()
-    """`([outputs], inputs)`; no list where there are no outputs."""
+    """`([outputs], inputs)`; without outputs, the first list is empty."""
     TENSORS_FROM_LIST = auto()
-    """`(outputs, [inputs])`; no list where there are no inputs."""
+    """`(outputs, [inputs])`; without inputs, the second list is empty."""
     LISTS_FROM_TENSORS = auto()
     """`(a list of outputs for each rank, inputs)`."""
     SPLIT_TENSORS = auto()
@@ -104,60 +104,39 @@ class Passing(Enum):
     """`(tensors, the other rank, tag)`."""
 
 
-class Algorithm(Enum):
-    """What gloo does: it cannot tell two operations apart that are one algorithm there."""
-
-    ALL_REDUCE = "all_reduce"
-    REDUCE = "reduce"
-    BROADCAST = "broadcast"
-    ALL_GATHER = "all_gather"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    ALL_TO_ALL_SINGLE = "all_to_all_single"
-    BARRIER = "barrier"
-    MESSAGE = "message"
-
-
 class OnGloo(NamedTuple):
-    """The call of torch's own group that an operation becomes, and what gloo does not notice in it."""
+    """The method of torch's gloo group that an operation calls."""
 
     method: str
     passing: Passing
-    algorithm: Algorithm
     options: str = ""
-    """The name of the options' class; its fields are those that the operation has. "" for a method without."""
-    ends_when_empty: bool = False
-    """A call of no elements waits for nobody."""
-    has_room_to_spare: bool = False
-    """What one rank sends may be shorter than what it is received into."""
+    """The name of the class of the method's options, whose fields are those of the operation; "" without options."""
 
 
 class Operation(NamedTuple):
-    """One row of the table."""
+    """One row of the table: an operation and its properties."""
 
     name: str
-    """As torch.distributed spells it, and signatures do."""
+    """The name in torch.distributed, which signatures use, too."""
     methods: tuple[str, ...]
-    """Of a process group, under the names of all versions of torch; () for what only torch.distributed has."""
+    """The names of the process group's method in all versions of torch; () if only torch.distributed has it."""
     movement: Movement
     shapes: Shapes
     on_gloo: OnGloo | None
-    """None for what gloo is not asked to do."""
+    """None for an operation that is never passed to gloo."""
     kind: Kind = Kind.COLLECTIVE
     rows: Rows = Rows.ANY
     root: Root = Root.NONE
     splits: Splits = Splits.NONE
     reduces: bool = False
     gathers: bool = False
-    """Ranks receive what others bring, side by side."""
+    """Ranks receive the other ranks' tensors side by side."""
     is_in_programs: bool = True
-    """The programs that are drawn, checked and kept as files may have it; scenarios/ranks/calls.py makes it."""
+    """The operation may occur in a `Program`: in drawn programs, and in those saved as files."""
 
     @property
     def has_root(self) -> bool:
-        """True if one rank is named that sends to the others, or receives from them."""
+        """Return True if the call names one rank that sends to all others, or receives from them."""
         return self.root is not Root.NONE
 
 
@@ -167,7 +146,7 @@ _ROWS = (
         ("allreduce",),
         Movement.ALL_REDUCE,
         Shapes.ONE,
-        OnGloo("allreduce", Passing.TENSORS, Algorithm.ALL_REDUCE, "AllreduceOptions", ends_when_empty=True),
+        OnGloo("allreduce", Passing.TENSORS, "AllreduceOptions"),
         reduces=True,
     ),
     Operation(
@@ -175,13 +154,7 @@ _ROWS = (
         ("allreduce_coalesced",),
         Movement.ALL_REDUCE,
         Shapes.SEVERAL,
-        OnGloo(
-            "allreduce_coalesced",
-            Passing.TENSORS,
-            Algorithm.ALL_REDUCE,
-            "AllreduceCoalescedOptions",
-            ends_when_empty=True,
-        ),
+        OnGloo("allreduce_coalesced", Passing.TENSORS, "AllreduceCoalescedOptions"),
         reduces=True,
     ),
     Operation(
@@ -189,7 +162,7 @@ _ROWS = (
         ("broadcast",),
         Movement.BROADCAST,
         Shapes.ONE,
-        OnGloo("broadcast", Passing.TENSORS, Algorithm.BROADCAST, "BroadcastOptions", has_room_to_spare=True),
+        OnGloo("broadcast", Passing.TENSORS, "BroadcastOptions"),
         root=Root.SOURCE,
     ),
     Operation(
@@ -197,7 +170,7 @@ _ROWS = (
         ("reduce",),
         Movement.REDUCE,
         Shapes.ONE,
-        OnGloo("reduce", Passing.TENSORS, Algorithm.REDUCE, "ReduceOptions", ends_when_empty=True),
+        OnGloo("reduce", Passing.TENSORS, "ReduceOptions"),
         root=Root.DESTINATION,
         reduces=True,
     ),
@@ -206,7 +179,7 @@ _ROWS = (
         ("allgather",),
         Movement.ALL_GATHER,
         Shapes.ONE,
-        OnGloo("allgather", Passing.LIST_FROM_TENSORS, Algorithm.ALL_GATHER, ends_when_empty=True),
+        OnGloo("allgather", Passing.LIST_FROM_TENSORS),
         gathers=True,
     ),
     Operation(
@@ -214,7 +187,7 @@ _ROWS = (
         ("allgather_coalesced",),
         Movement.ALL_GATHER_COALESCED,
         Shapes.SEVERAL,
-        OnGloo("allgather_coalesced", Passing.LISTS_FROM_TENSORS, Algorithm.ALL_GATHER, ends_when_empty=True),
+        OnGloo("allgather_coalesced", Passing.LISTS_FROM_TENSORS),
         gathers=True,
     ),
     Operation(
@@ -222,7 +195,7 @@ _ROWS = (
         ("all_gather_single", "_allgather_base"),
         Movement.ALL_GATHER_INTO_TENSOR,
         Shapes.ONE,
-        OnGloo("_allgather_base", Passing.TENSOR_FROM_TENSOR, Algorithm.ALL_GATHER, ends_when_empty=True),
+        OnGloo("_allgather_base", Passing.TENSOR_FROM_TENSOR),
         rows=Rows.SOME,
         gathers=True,
     ),
@@ -231,7 +204,7 @@ _ROWS = (
         ("gather", "gather_single"),
         Movement.GATHER,
         Shapes.ONE,
-        OnGloo("gather", Passing.LIST_FROM_TENSORS, Algorithm.GATHER, "GatherOptions", has_room_to_spare=True),
+        OnGloo("gather", Passing.LIST_FROM_TENSORS, "GatherOptions"),
         root=Root.DESTINATION,
         gathers=True,
     ),
@@ -240,7 +213,7 @@ _ROWS = (
         ("scatter",),
         Movement.SCATTER,
         Shapes.ONE,
-        OnGloo("scatter", Passing.TENSORS_FROM_LIST, Algorithm.SCATTER, "ScatterOptions", has_room_to_spare=True),
+        OnGloo("scatter", Passing.TENSORS_FROM_LIST, "ScatterOptions"),
         root=Root.SOURCE,
     ),
     Operation(
@@ -248,13 +221,7 @@ _ROWS = (
         ("reduce_scatter",),
         Movement.REDUCE_SCATTER,
         Shapes.PER_MEMBER,
-        OnGloo(
-            "reduce_scatter",
-            Passing.TENSORS_FROM_LIST,
-            Algorithm.REDUCE_SCATTER,
-            "ReduceScatterOptions",
-            ends_when_empty=True,
-        ),
+        OnGloo("reduce_scatter", Passing.TENSORS_FROM_LIST, "ReduceScatterOptions"),
         reduces=True,
     ),
     Operation(
@@ -262,13 +229,7 @@ _ROWS = (
         ("reduce_scatter_single", "_reduce_scatter_base"),
         Movement.REDUCE_SCATTER_TENSOR,
         Shapes.ONE,
-        OnGloo(
-            "_reduce_scatter_base",
-            Passing.TENSOR_FROM_TENSOR,
-            Algorithm.ALL_REDUCE,
-            "ReduceScatterOptions",
-            ends_when_empty=True,
-        ),
+        OnGloo("_reduce_scatter_base", Passing.TENSOR_FROM_TENSOR, "ReduceScatterOptions"),
         rows=Rows.DIVISIBLE,
         reduces=True,
     ),
@@ -277,7 +238,7 @@ _ROWS = (
         ("alltoall",),
         Movement.ALL_TO_ALL,
         Shapes.PER_MEMBER,
-        OnGloo("alltoall", Passing.TENSORS_FROM_TENSORS, Algorithm.ALL_TO_ALL, has_room_to_spare=True),
+        OnGloo("alltoall", Passing.TENSORS_FROM_TENSORS),
         splits=Splits.TENSORS,
     ),
     Operation(
@@ -285,7 +246,7 @@ _ROWS = (
         ("all_to_all_single", "alltoall_base"),
         Movement.ALL_TO_ALL_SINGLE,
         Shapes.IN_AND_OUT,
-        OnGloo("alltoall_base", Passing.SPLIT_TENSORS, Algorithm.ALL_TO_ALL_SINGLE, has_room_to_spare=True),
+        OnGloo("alltoall_base", Passing.SPLIT_TENSORS),
         rows=Rows.SOME,
         splits=Splits.ROWS,
     ),
@@ -294,14 +255,14 @@ _ROWS = (
         ("barrier",),
         Movement.NOTHING,
         Shapes.NONE,
-        OnGloo("barrier", Passing.NOTHING, Algorithm.BARRIER, "BarrierOptions"),
+        OnGloo("barrier", Passing.NOTHING, "BarrierOptions"),
     ),
     Operation(
         "send",
         ("send",),
         Movement.MESSAGE,
         Shapes.ONE,
-        OnGloo("send", Passing.PEER, Algorithm.MESSAGE, has_room_to_spare=True),
+        OnGloo("send", Passing.PEER),
         kind=Kind.MESSAGE,
     ),
     Operation(
@@ -309,7 +270,7 @@ _ROWS = (
         ("recv", "recv_anysource"),
         Movement.MESSAGE,
         Shapes.ONE,
-        OnGloo("recv", Passing.PEER, Algorithm.MESSAGE, has_room_to_spare=True),
+        OnGloo("recv", Passing.PEER),
         kind=Kind.MESSAGE,
     ),
     Operation(
@@ -317,12 +278,7 @@ _ROWS = (
         ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
         Movement.ALL_GATHER_INTO_TENSOR,
         Shapes.SEVERAL,
-        OnGloo(
-            "allgather_into_tensor_coalesced",
-            Passing.TENSORS_FROM_TENSORS,
-            Algorithm.ALL_GATHER,
-            ends_when_empty=True,
-        ),
+        OnGloo("allgather_into_tensor_coalesced", Passing.TENSORS_FROM_TENSORS),
         rows=Rows.SOME,
         gathers=True,
         is_in_programs=False,
@@ -332,13 +288,7 @@ _ROWS = (
         ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
         Movement.REDUCE_SCATTER_TENSOR,
         Shapes.SEVERAL,
-        OnGloo(
-            "reduce_scatter_tensor_coalesced",
-            Passing.TENSORS_FROM_TENSORS,
-            Algorithm.ALL_REDUCE,
-            "ReduceScatterOptions",
-            ends_when_empty=True,
-        ),
+        OnGloo("reduce_scatter_tensor_coalesced", Passing.TENSORS_FROM_TENSORS, "ReduceScatterOptions"),
         rows=Rows.DIVISIBLE,
         reduces=True,
         is_in_programs=False,
@@ -348,7 +298,7 @@ _ROWS = (
         ("monitored_barrier",),
         Movement.NOTHING,
         Shapes.NONE,
-        OnGloo("barrier", Passing.NOTHING, Algorithm.BARRIER, "BarrierOptions"),
+        OnGloo("barrier", Passing.NOTHING, "BarrierOptions"),
         is_in_programs=False,
     ),
     # A group is connected on gloo when it first moves data.
@@ -358,18 +308,17 @@ _ROWS = (
 
 
 class Table(dict[str, Operation]):
-    """Operations by name; one that is asked for and not there is a bug of ours, said in one line."""
+    """Operations by name. A missing name is a bug in ddpsim and raises an error of one line."""
 
     def __missing__(self, name: str) -> Operation:
-        """Say which row is missing."""
+        """Raise an InternalError that names the missing row."""
         raise InternalError(f"operation {name!r} has no row in simulator/operations.py: give it one")
 
 
 OPERATIONS = Table({row.name: row for row in _ROWS})
-"""All of them."""
 
 IN_PROGRAMS = Table({row.name: row for row in _ROWS if row.is_in_programs})
-"""Those of programs. The order is that in which seeds draw them."""
+"""The operations of a `Program`. Their order decides which one a seed draws."""
 
 POINT_TO_POINT = frozenset(row.name for row in _ROWS if row.kind is Kind.MESSAGE)
 CREATING = frozenset(row.name for row in _ROWS if row.kind is Kind.CREATION)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.choices import Schedule, in_words
 from ddpsim.simulator.errors import VerdictError
 from ddpsim.simulator.joins import Joining, joins
-from ddpsim.simulator.source_lines import where_lines
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Finding, Verdict, combine, replay_line
 from ddpsim.simulator.waits import Waiting
+from ddpsim.simulator.wording import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,29 @@ class Result:
             parts[-1] += joined
         text = "\n\n".join(parts)
         return f"{text}\n{replay_line(self.replay)}" if self.replay else text
+
+
+_MOST_SITES = 3
+_LONGEST_SOURCE = 100
+"""The most characters of a source line that are shown."""
+
+
+def where_lines(sites: Sequence[Site], told: str, calls: Sequence[Call] = ()) -> tuple[Line, ...]:
+    """Return a source line for each of the first sites, unless the text `told` contains it.
+
+    The line of an installed package follows the program's lines that called it in `calls`.
+    """
+    found = []
+    for site in [site for site in dict.fromkeys(_with_own(sites, calls)) if site != NOWHERE][:_MOST_SITES]:
+        source = linecache.getline(site.path, site.line).strip()
+        if source and source not in told:
+            cut = source if len(source) <= _LONGEST_SOURCE else f"{source[: _LONGEST_SOURCE - 3]}..."
+            found.append(Line("where", f"{site}  {cut}"))
+    return tuple(found)
+
+
+def _with_own(sites: Sequence[Site], calls: Sequence[Call]) -> Iterator[Site]:
+    for site in sites:
+        if site.is_installed:
+            yield from (call.caller for call in calls if call.site == site and call.caller is not None)
+        yield site

@@ -60,7 +60,7 @@ def _option(default: Any, option: Option) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of a run, as the user gave them."""
+    """The options of a run, as the user gave them. The help of an `Option` describes it."""
 
     args: tuple[Any, ...] = _option((), Option(is_in_marker=False, is_in_toml=False))
     """Arguments of the program after its rank."""
@@ -72,7 +72,6 @@ class RunOptions:
             choices=("thread", "process"),
         ),
     )
-    """What each rank runs as, a thread or a process; None for the program's default."""
     gpus: int | None = _option(
         None,
         Option(
@@ -81,7 +80,6 @@ class RunOptions:
             "N",
         ),
     )
-    """Number of virtual GPUs for ranks that are processes."""
     alike: bool = _option(
         False,
         Option(
@@ -91,7 +89,6 @@ class RunOptions:
             is_replayed=False,
         ),
     )
-    """All ranks start with the same random and hash seeds."""
     preload: tuple[str, ...] = _option(
         (),
         Option(
@@ -100,7 +97,6 @@ class RunOptions:
             is_in_marker=False,
         ),
     )
-    """Modules that are imported before the ranks of a program are forked."""
     one_at_a_time: bool = _option(
         False,
         Option(
@@ -110,7 +106,6 @@ class RunOptions:
             is_replayed=False,
         ),
     )
-    """Ranks that are processes compute one after another, as threads always do."""
     backend_semantics: str = _option(
         GLOO.name,
         Option(
@@ -121,7 +116,6 @@ class RunOptions:
             choices=tuple(BACKENDS),
         ),
     )
-    """The backend whose matching and blocking rules apply to calls."""
     faults: tuple[Fault, ...] = _option(
         (),
         Option(
@@ -131,7 +125,6 @@ class RunOptions:
             is_in_toml=False,  # faults are tables there
         ),
     )
-    """Faults to inject."""
     check: str | None = _option(
         None,
         Option(
@@ -141,7 +134,7 @@ class RunOptions:
             has_none=True,
         ),
     )
-    """Whether model replicas are compared across ranks, see `CHECKS`; None for not at all."""
+    """How model replicas are compared across ranks, see `CHECKS`; None disables the comparison."""
     poison: bool | None = _option(
         None,
         Option(

@@ -1,4 +1,4 @@
-"""The oldest torch that this works with, and one line where there is an older one. It imports no torch."""
+"""The oldest torch that ddpsim supports, and the message for an older one. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 OLDEST = (2, 11)
 
 TESTED = (("3.11", "2.13"), ("3.13", "2.15"), ("3.11", "2.11"), ("3.10", "2.14"))
-"""Python and torch that ddpsim was tested with, as docs/versions.md says."""
+"""The versions of Python and torch that ddpsim was tested with, as listed in docs/versions.md."""
 
 
 def complaint() -> str:
-    """What is wrong with the torch that has been imported, or "". What it lacks shows as an ImportError somewhere."""
+    """Return a message if the imported torch is too old, else "". An old torch may first show as an ImportError."""
     found = str(getattr(sys.modules.get("torch"), "__version__", ""))
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:

@@ -1,4 +1,4 @@
-"""The trace: the ordered events of one execution, from which verdict, report, digest and replay derive."""
+"""The trace: the events of one run, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of one execution, in order."""
+    """The events of one run, in order."""
 
     events: tuple[Event, ...] = ()
 
@@ -22,7 +22,7 @@ class Trace:
         return len(self.events)
 
     def digest(self) -> str:
-        """32 hex digits that are equal exactly if the events are; no path, id, hash() or wall time enters."""
+        """Return 32 hex digits that are equal for equal events. They contain no path, id, hash() or wall time."""
         digest = hashlib.blake2b(digest_size=16)
         for event in self.events:
             digest.update(event.line().encode())

@@ -1,4 +1,4 @@
-"""A run step by step: its events and choices as lines to read, made from what was recorded once the run is over."""
+"""A readable listing of a run, step by step: its events and choices, made from the record after the run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.wording import numbers
 
 _MOST_NAMES = 4
-"""More parameters of a bucket than this are not told."""
+"""The most parameters of a bucket that are listed."""
 _WIDEST_OPTIONS = 16
-"""Options that take more room than this are only counted."""
+"""The most characters for the list of a choice's options; a longer list is replaced by its count."""
 _NARROW = 3
-"""So many options, or fewer, are told one by one, in the order in which the default looks at them."""
+"""The most options that are listed one by one, in the order in which the default considers them."""
 _ENDS = (EventKind.RETURN, EventKind.RAISE)
 
 
 class Choice(NamedTuple):
-    """A choice that a run offered, and the answer it got."""
+    """A choice point of a run, and the option that was taken."""
 
     point: ChoicePoint
     options: tuple[int, ...]
@@ -29,46 +29,46 @@ class Choice(NamedTuple):
 
     @property
     def chosen(self) -> int:
-        """The number of the rank or thread that was taken."""
+        """Return the number of the rank or thread that was chosen."""
         return self.options[self.taken]
 
     @property
     def leads_to(self) -> Who:
-        """Who does something next: the one that runs, or the one that receives."""
+        """Return the rank or thread that acts next: the one that runs, or the one that receives."""
         return self.point.who(self.chosen if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
     @property
     def text(self) -> str:
-        """What it means: who runs next, or whose message is taken."""
+        """Return the choice in words: which rank runs next, or whose message is received."""
         if self.point.kind is ChoiceKind.SOURCE:
             return f"{self.leads_to} receives from rank {self.chosen}"
         goes_on = self.leads_to == self.point.who(self.point.rank)
         return f"{self.leads_to} {'goes on' if goes_on else 'runs'}"
 
     def __str__(self) -> str:
-        """`0 > 2 of 0 1 2`: where rank 0 stood, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
+        """`0 > 2 of 0 1 2`: after rank 0, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
         sign = ">" if self.point.kind is ChoiceKind.RANK else "<"
         return f"{self.point.rank} {sign} {self.chosen} of {_options_text(self.options)}"
 
 
 class Line(NamedTuple):
-    """One line: what a rank did, and the choice that led there."""
+    """One line of the listing: an event of a rank, and the choice just before it."""
 
     number: int
-    """How many choice points came before."""
+    """The number of choice points before it."""
     time: float
     """Virtual seconds since the start."""
     rank: int
     thread: str
-    """Its name, if it is not the one that runs the rank's program."""
+    """The name of the thread; "" for the thread that runs the rank's program."""
     kind: str
-    """What kind of event it is; "" where a choice led to nothing that is told."""
+    """The kind of the event; "" for a choice without a following event."""
     text: str
     choice: Choice | None
 
 
 def transcript_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Line]:
-    """The events of a run in order, each with the choice just before it; a choice that nothing follows stands alone."""
+    """Return the events of a run in order, each with the choice just before it; other choices have own lines."""
     steps: list[Line] = []
     time, waiting = 0.0, None
     for item in _in_order(trace, choices):
@@ -88,7 +88,7 @@ def transcript_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Line]:
 
 
 def transcript_lines(steps: Sequence[Line]) -> list[str]:
-    """The steps as lines in columns, the names of the columns first."""
+    """Return the steps as lines in columns; the first line has the names of the columns."""
     if not steps:
         return []
     choices = ["" if step.choice is None else str(step.choice) for step in steps]
@@ -110,12 +110,12 @@ def _quoted(thread: str) -> str:
 
 
 def event_text(event: Event) -> str:
-    """What an event tells beside rank and kind: the call with its line and what it belongs to, or its text."""
+    """Return an event's details besides rank and kind: the call with its line and its origin, or its text."""
     return event.text if event.call is None else "  ".join(filter(None, [*call_texts(event.call), event.text]))
 
 
 def call_texts(call: Call) -> tuple[str, str, str]:
-    """A call, its line, and what it belongs to if that is not the user's program."""
+    """Return a call, its line, and its origin; "" for the origin of the user's program."""
     site = "" if call.site == NOWHERE else str(call.site)
     if call.origin.is_programs:
         return str(call), site, ""
@@ -131,7 +131,7 @@ def _options_text(options: Sequence[int]) -> str:
 
 
 def _leads_to(choice: Choice, event: Event) -> bool:
-    """True if an event is what came of a choice: of the rank that runs next, or of the one that receives."""
+    """Return True if an event is the first after a choice: of the rank that runs next, or of the one that receives."""
     return event.choice_points == choice.point.number and _who(event) == choice.leads_to
 
 
@@ -146,9 +146,9 @@ def _alone(choice: Choice | None, time: float) -> list[Line]:
 
 
 def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:
-    """Events and choices as they came; a choice stands before the events of its step, with two exceptions.
+    """Yield events and choices in order; a choice precedes the events of its step, with two exceptions.
 
-    Where its rank has just ended, it comes after that; and whose message a receive takes, after the receive.
+    If its rank has just ended, the choice follows that event; the choice of a sender follows its receive.
     """
     events = trace.events
     at = 0

@@ -1,4 +1,4 @@
-"""What a thread of a rank waits for, as a frozen value: what diagnosis reads. `str(wait)` is it in a few words."""
+"""The reasons why a thread of a rank waits, as frozen values for diagnosis. `str(wait)` is a short description."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.choices import Who
 
 
 class CallWait(NamedTuple):
-    """A rank waits for its calls: for one of them, which is what a plain `wait` is, or for any of several."""
+    """A rank waits for one call, as in `wait`, or for any of several."""
 
     calls: tuple[Call, ...]
     site: Site = NOWHERE
@@ -45,13 +45,13 @@ class ClockWait:
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """A thread waits for a lock, or for what is made of one: an event, a condition, an item of a queue."""
+    """A thread waits for a lock, or for an object built on one: an event, a condition, an item of a queue."""
 
     lock: Object
     what: str = "a lock"
-    """What its program waits for."""
+    """The object that the program waits for, in words."""
     holder: int | None = None
-    """The number of the thread that has the lock; None where any other thread of the rank may be the one to act."""
+    """The number of the thread that has the lock; None if any other thread of the rank may release it."""
     site: Site = NOWHERE
 
     def __str__(self) -> str:
@@ -60,14 +60,14 @@ class LockWait:
 
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
-    """A thread waits for the end of another one of its rank."""
+    """A thread waits for another thread of its rank to end."""
 
     thread: int
-    """Its number."""
+    """The number of the thread that should end."""
     name: str
     site: Site = NOWHERE
     is_at_end: bool = False
-    """The program of the rank is over, as a process is that waits for its threads."""
+    """The rank's program has ended, and its process waits for its threads."""
 
     def __str__(self) -> str:
         return f'the end of thread "{self.name}"'
@@ -78,13 +78,14 @@ Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rank, or a thread of one, that waited when its run ended, and for whom: its edges in the wait-for graph."""
+    """A rank, or one of its threads, that waited when the run ended, with its edges in the wait-for graph."""
 
     who: Who
     wait: Wait
     waits_for: tuple[Who, ...] = ()
-    """Who has to act before it can go on; () if that is nobody in particular (the clock, a store key)."""
+    """The ranks or threads that must act before it can continue; () if no particular one must (the clock, a store
+    key)."""
     any_suffices: bool = False
-    """True if one of them is enough."""
+    """True if an action of one of them is enough."""
     missing: tuple[tuple[int, ...], ...] = ()
-    """For each of the calls that it waits for, the ranks that have not come."""
+    """For each call that it waits for, the ranks that have not issued theirs."""

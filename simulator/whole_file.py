@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: who is killed, or finds the disk full, leaves what was there before."""
+"""Writes a file completely or not at all: after a kill, or on a full disk, the old content remains."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Let a file have these bytes, and be on the disk with them, or be as it was. Raises OSError.
+    """Replace the content of a file with these bytes, or leave it unchanged. Raises OSError.
 
-    They are written beside it first, and take its name then. So a link of that name is replaced and not followed, and
-    its target stays; only what is no file, as a terminal or a pipe, is written to as it is. A kill at the wrong moment
-    may leave a hidden `.ddpsim-*.part` in the folder, which nobody reads.
+    The bytes are written to a new file in the same folder, which is then renamed. So a link is replaced, not followed.
+    A terminal or a pipe is written to directly. A kill may leave a hidden `.ddpsim-*.part` in the folder.
     """
     mode = _mode(path)
     if mode is not None and not stat.S_ISREG(mode):
         path.write_bytes(data)
         return
     part = path.parent / f".ddpsim-{os.getpid()}-{os.urandom(4).hex()}.part"
-    descriptor = os.open(part, _NEW, 0o666)  # less what the user's umask takes
+    descriptor = os.open(part, _NEW, 0o666)  # the user's umask applies
     try:
         with open(descriptor, "wb") as file:
             if mode is not None:
@@ -39,15 +38,15 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Of the file, or of what a link leads to; None if there is nothing."""
+    """Return the mode of the file, or of a link's target; None if there is none."""
     try:
         return path.stat().st_mode
-    except FileNotFoundError:  # a link that leads nowhere, too
+    except FileNotFoundError:  # also for a broken link
         return None
 
 
 def _settle(folder: Path) -> None:
-    """Let the name survive a power failure, too; some file systems have no way to say so."""
+    """Make the new name survive a power failure; some file systems do not support this."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Pieces of text that findings and results share: a labelled line, ranks in words, lists cut short."""
+"""Text helpers for findings and results: labelled lines, lists of ranks, shortened lists."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Line(NamedTuple):
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
+    """Return ranks as text: `rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)
     return ("rank " if len(ordered) == 1 else "ranks ") + numbers(ordered)
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """`2`, `0, 1` or `0-1022, 1024`."""
+    """Return numbers as text: `2`, `0, 1` or `0-1022, 1024`."""
     rows = rows_of(sorted(ranks))
     return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows)
 
 
 def rows_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each unbroken row of ranks, which are in ascending order."""
+    """Return the first and last of each run of consecutive ranks. `ranks` is in ascending order."""
     rows = (list(row) for _, row in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]))
     return [(row[0][1], row[-1][1]) for row in rows]
 
 
 def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
-    """The ranks that have each value, in the order in which the values come first."""
+    """Return the ranks that have each value, in the order in which the values first occur."""
     found: dict[T, list[int]] = {}
     for rank, value in values:
         found.setdefault(value, []).append(rank)
@@ -46,5 +46,5 @@ def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names with commas; of more than `most`, the first ones."""
+    """Return names separated by commas; only the first ones of more than `most`."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)

@@ -49,7 +49,7 @@ RUN, RANK, AT_RANK = "the process that runs the ranks", "the process of rank {}"
 PLACES = [
     # what breaks, the program, where it is said to have broken: ranks as threads; as processes
     ("process_group.group.SimulatedGroup.barrier", barrier, AT_RANK.format(0), RANK.format(0)),
-    ("kernel.exchange.Exchange._fill", barrier, AT_RANK.format(1), RUN),
+    ("kernel.call_matching.Exchange._fill", barrier, AT_RANK.format(1), RUN),
     ("transport.memory.Memory.move", barrier, AT_RANK.format(1), RUN),
     ("runtime.threads.thread_body.restore_run", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
     ("runtime.thread_host.Threads.outlast", barrier, AT_RANK.format(1), RANK.format(1)),

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ddpsim import simulate
 from ddpsim.simulator.calls import NOWHERE, Call, Signature, Site
-from ddpsim.simulator.source_lines import where_lines
+from ddpsim.simulator.result import where_lines
 from ddpsim.simulator.wording import Line
 
 

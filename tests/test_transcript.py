@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import ChoiceKind, ChoicePoint, simulate
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Replay
 from ddpsim.simulator.transcript import Choice, transcript_lines, transcript_of
 
 

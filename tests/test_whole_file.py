@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ddpsim import UsageError, reports, scenarios, simulator
-from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import write_file
+from ddpsim.reports.document import ReportError
+from ddpsim.reports.report_folder import write_file
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.saving import save
 from ddpsim.simulator import whole_file

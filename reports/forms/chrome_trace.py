@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
 from ddpsim.reports.forms.json_form import encoded
-from ddpsim.reports.layout.spans import Span, spans_of
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
 _PROGRAM = "program"
@@ -43,20 +43,13 @@ class _Track(NamedTuple):
 def to_chrome_trace(document: Document) -> bytes:
     """Render the document as a Chrome trace in JSON. Each of several runs has its own processes."""
     entries: list[TraceEntry] = []
+    # A power of ten, so the last digits of a process number are the rank. Viewers take process 0 for the idle process.
+    distance = max(1000, int(10 ** len(str(max((run.world_size for run in document.runs), default=0)))))
     for number, run in enumerate(document.runs, start=1):
         title = run.name if len(document.runs) > 1 else ""
-        entries += _RunEntries(run, number * _numbers_per_run(document), title).all()
+        entries += _RunEntries(run, number * distance, title).all()
     other = {"title": document.title, "clock": _CLOCK} | document.environment
     return encoded({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
-
-
-def _numbers_per_run(document: Document) -> int:
-    """Return the distance between the process numbers of two runs: a power of ten, so the last digits are the rank.
-
-    Numbers start there and not at 0, which viewers take for the idle process.
-    """
-    largest = max((run.world_size for run in document.runs), default=0)
-    return max(1000, int(10 ** len(str(largest))))
 
 
 class _RunEntries:
@@ -65,10 +58,8 @@ class _RunEntries:
     def __init__(self, run: Run, first: int, title: str) -> None:
         self._run = run
         self._first = first
-        """The process number of rank 0."""
         self._title = title
         self._threads: dict[_Track, int] = {}
-        """The thread number of each track."""
         self._free_from: dict[int, int] = {}
         """By thread, the end of its last span."""
         self._thread_of: dict[int, int] = {}
@@ -176,3 +167,58 @@ class _RunEntries:
 
 def _metadata(name: str, process: int, thread: int, args: TraceEntry) -> TraceEntry:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
+
+
+class Span(NamedTuple):
+    """The time of a call, or of a wait that is not for a call."""
+
+    start: int
+    """The index of the event that begins it."""
+    end: int
+    who: Who
+    call: int | None
+    """Index into the run's calls."""
+    slot: int | None
+    has_ended: bool
+
+
+def spans_of(run: Run) -> list[Span]:
+    """Return the spans, sorted by their start."""
+    return sorted([*_calls(run), *_other_waits(run)])
+
+
+def _calls(run: Run) -> Iterator[Span]:
+    slot_of = run.slot_of
+    waited: dict[tuple[int, int], int | None] = {}
+    """By rank and call, the event that ended the wait; None if it has not ended."""
+    for index, event in enumerate(run.events):
+        if event.call is not None and event.kind in (EventKind.WAIT, EventKind.DONE):
+            waited[event.rank, event.call] = index if event.kind is EventKind.DONE else None
+    for index, event in enumerate(run.events):
+        if event.kind is not EventKind.ISSUE or event.call is None:
+            continue
+        slot = slot_of.get(index)
+        match = None if slot is None else run.slots[slot].match
+        end = waited.get((event.rank, event.call), match)
+        yield Span(
+            index,
+            len(run.events) if end is None else end,
+            event.who,
+            event.call,
+            slot,
+            has_ended=end is not None,
+        )
+
+
+def _other_waits(run: Run) -> Iterator[Span]:
+    """Yield waits for the clock, the store, a lock or another thread."""
+    open_: dict[Who, int] = {}
+    for index, event in enumerate(run.events):
+        if event.call is not None:
+            continue
+        if event.kind is EventKind.WAIT:
+            open_[event.who] = index
+        elif event.kind is EventKind.DONE and (start := open_.pop(event.who, None)) is not None:
+            yield Span(start, index, event.who, None, None, has_ended=True)
+    for who, start in open_.items():
+        yield Span(start, len(run.events), who, None, None, has_ended=False)

@@ -31,7 +31,6 @@ def to_dot(document: Document) -> bytes:
 
 
 def _no_graph(document: Document) -> str:
-    """Return the reason why there is no wait-for graph."""
     if not any(run.events for run in document.runs):
         return "there is no trace, so it is unknown which ranks waited"
     if any(map(is_mismatch, document.runs)):

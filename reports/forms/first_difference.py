@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpsim.reports.document import Chosen, Document, Event, Run, Site
-from ddpsim.reports.forms.source import SourceLine, excerpt
 from ddpsim.reports.printable import VERBS, printable
 from ddpsim.simulator.wording import Line
 
@@ -26,7 +24,6 @@ class DifferenceSide:
     chosen: Chosen | None
     """The choice that led to the event, if it was searched for."""
     site: Site | None
-    source: tuple[SourceLine, ...]
     following: tuple[str, ...]
 
 
@@ -46,22 +43,15 @@ class FirstDifference:
 
 def first_difference_of(document: Document) -> FirstDifference | None:
     """Return the point at which the two runs of an exploration diverge; None without two runs that differ."""
-    explored = document.exploration
-    if explored is None or explored.difference is None or explored.failing is None or explored.passing is None:
+    difference = document.difference
+    if difference is None:
         return None
-    runs = document.runs[explored.failing], document.runs[explored.passing]
-    indices = explored.difference.failing, explored.difference.passing
-    sides = tuple(
-        _side(run, index, line, chosen)
-        for run, index, line, chosen in zip(
-            runs, indices, explored.difference.sides, explored.difference.choices or (None, None), strict=True
-        )
-    )
-    run, index = next(
-        ((run, index) for run, index in zip(runs, indices, strict=True) if index is not None), (runs[0], 0)
-    )
+    marked = [(document.runs[index], event) for index, event in marked_events(document).items()]
+    compared = zip(marked, difference.sides, difference.choices or (None, None), strict=True)
+    sides = tuple(_side(run, event, line, chosen) for (run, event), line, chosen in compared)
+    run, index = next(((run, event) for run, event in marked if event is not None), (marked[0][0], 0))
     before = _text(run, run.events[index - 1]) if index else ""
-    return FirstDifference(index + run.events_left_out, before, explored.difference.before, sides)
+    return FirstDifference(index + run.events_left_out, before, difference.before, sides)
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
@@ -75,62 +65,44 @@ def marked_events(document: Document) -> dict[int, int | None]:
 
 def mark_text(document: Document) -> str:
     """Return the text for that event in the lanes."""
-    explored = document.exploration
-    chosen = None if explored is None or explored.difference is None else explored.difference.choices
+    chosen = document.difference.choices if document.difference else None
     return f"{DIVERGE_HERE}, choice {chosen[0].first:,}" if chosen else DIVERGE_HERE
 
 
 def difference_lines(document: Document) -> list[str]:
     """Return lines for a terminal that say where the two runs diverge; [] if they do not."""
-    explored = document.exploration
-    if explored is None or explored.difference is None:
+    difference = document.difference
+    if difference is None:
         return []
-    difference = explored.difference
     if not difference.choices:
         return ["what differs", *(f"  {label}  {text}" for label, text in difference.sides)]
-    failing, passing = difference.choices
     rows = [("before", each, "") for each in difference.before[-_LAST:]]
-    rows += [(side.label, each, side.text) for each, side in zip((failing, passing), difference.sides, strict=True)]
+    rows += [(side.label, each, side.text) for each, side in zip(difference.choices, difference.sides, strict=True)]
     width = max(len(_numbers(each)) for _, each, _ in rows)
-    lines = [_difference_head(failing)]
+    first, step = difference.choices[0].first, difference.choices[0].step
+    after = f", after {first - 1:,} equal choices" if first > 1 else ""
+    lines = [f"what differs  choice {first:,} at step {step:,}{after}"]
     if len(difference.before) > _LAST:
         lines.append("  before   ...")
     for label, each, then in rows:
         lines.append(f"  {label:<7}  {_numbers(each):<{width}}  {printable(each.text)}")
         lines += [f"  then     {printable(then)}"] if then else []
-    return [*lines, f"  replay   {printable(replay)}"] if (replay := _replay_of(document)) else lines
-
-
-def _difference_head(chosen: Chosen) -> str:
-    after = f", after {chosen.first - 1:,} equal choices" if chosen.first > 1 else ""
-    return f"what differs  choice {chosen.first:,} at step {chosen.step:,}{after}"
+    *_, passing = marked_events(document)
+    replay = document.runs[passing].replay
+    return [*lines, f"  replay   {printable(replay)}"] if replay else lines
 
 
 def _numbers(chosen: Chosen) -> str:
     return f"{chosen.first:,}" if chosen.first == chosen.last else f"{chosen.first:,} to {chosen.last:,}"
 
 
-def _replay_of(document: Document) -> str:
-    """Return the replay command of the passing run."""
-    explored = document.exploration
-    return "" if explored is None or explored.passing is None else document.runs[explored.passing].replay
-
-
 def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> DifferenceSide:
     if index is None:
-        return DifferenceSide(line, chosen, None, (), ())
-    site = _site(run, run.events[index])
-    return DifferenceSide(line, chosen, site, () if site is None else excerpt(site), tuple(_following(run, index)))
-
-
-def _site(run: Run, event: Event) -> Site | None:
-    site = None if event.call is None else run.calls[event.call].site
-    return None if site is None else run.sites[site]
-
-
-def _following(run: Run, index: int) -> Iterator[str]:
-    for event in run.events[index + 1 : index + 1 + _FOLLOWING]:
-        yield _text(run, event)
+        return DifferenceSide(line, chosen, None, ())
+    call = run.events[index].call
+    site = None if call is None else run.calls[call].site
+    following = tuple(_text(run, event) for event in run.events[index + 1 : index + 1 + _FOLLOWING])
+    return DifferenceSide(line, chosen, None if site is None else run.sites[site], following)
 
 
 def _text(run: Run, event: Event) -> str:

@@ -6,18 +6,21 @@ visible columns. So a click, a key or a test finds elements, and 64,000 events c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from ddpsim.reports.document import Document, Run
-from ddpsim.reports.forms.finding_cards import finding_cards_of
+from ddpsim.reports.document import MARKS, Document, Finding, Run
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
-from ddpsim.reports.forms.html_legend import signs_of
 from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, page_data_of
+from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, colours_of, excerpt, family_of, page_data_of
 from ddpsim.reports.layout.classes import shown_lanes
+from ddpsim.reports.layout.code_lines import SIDES, CodeLine, code_lines_of
+from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of
 from ddpsim.reports.printable import VERBS
+from ddpsim.simulator.events import EventKind
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (
@@ -50,23 +53,79 @@ def to_html(document: Document) -> bytes:
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
     data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
+    first = document.exploration.failing if document.exploration is not None else None
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",
         "document": document,
-        "runs": _in_order(document),
+        "runs": sorted(enumerate(document.runs), key=lambda each: each[0] != first),
         "shown": shown,
         "difference": first_difference_of(document),
         "cards": [finding_cards_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": signs_of,
+        "excerpt_of": excerpt,
         "data": embedded(data),
     }
     return page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
 
-def _in_order(document: Document) -> list[tuple[int, Run]]:
-    """Return the runs with their indices; the failing run of an exploration is first."""
-    runs = list(enumerate(document.runs))
-    failing = document.exploration.failing if document.exploration is not None else None
-    return sorted(runs, key=lambda each: each[0] != failing)
+def signs_of(run: Run) -> frozenset[str]:
+    """Return the names of the signs that occur: families of calls, kinds of marks, and highlights."""
+    issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
+    kinds = {event.kind.value for event in run.events if event.kind in MARKS}
+    differing = differing_calls(run).values()
+    waiting = {run.events[issue].rank for slot in run.roots for issue in run.slots[slot].issues}
+    states = {
+        "bucket": any(call.bucket is not None for call in issued),
+        "shadow": any(call.is_shadow for call in issued),
+        "differs": any(each.is_odd and each.side < 0 for each in differing),
+        "others": any(not each.is_odd for each in differing),
+        **{
+            f"side{side}": any(each.side % SIDES == side for each in differing if each.side >= 0)
+            for side in range(SIDES)
+        },
+        "waits": bool(run.waiting),
+        "blamed": not run.culprits.isdisjoint(waiting),
+    }
+    families = {FAMILIES[family_of(call)] for call in issued}
+    signs = families | kinds | {name for name, occurs in states.items() if occurs}
+    return frozenset(signs | {f"slot{colour}" for colour in colours_of(run).values()})
+
+
+_MOST_LINES = 6
+_MOST_CARDS = 13
+"""The number of findings that the page shows; the text has all."""
+_MOST_VALUES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCard:
+    """A finding on the page, without the lines of the program that an earlier card shows."""
+
+    finding: Finding
+    code_lines: tuple[CodeLine, ...]
+    lines_left_out: int
+    values: tuple[str, ...]
+    """If replicas differ, the value of each rank."""
+
+
+def finding_cards_of(run: Run) -> tuple[FindingCard, ...]:
+    """Return the cards at the top of a run's section, the most important first."""
+    shown: set[int] = set()
+    cards = []
+    for finding in run.findings[:_MOST_CARDS]:
+        lines = tuple(line for line in code_lines_of(run, finding) if line.site not in shown)
+        shown |= {line.site for line in lines}
+        left_out = max(0, len(lines) - _MOST_LINES)
+        cards.append(FindingCard(finding, lines[:_MOST_LINES], left_out, tuple(_values(finding))))
+    return tuple(cards)
+
+
+def _values(finding: Finding) -> Iterator[str]:
+    """Yield the rows of values of a divergence, since lanes do not show which rank has which value."""
+    if finding.code.startswith("divergence."):
+        rows = [line.strip() for line in finding.text.splitlines() if line.startswith(("  rank ", "  ranks "))]
+        yield from rows[:_MOST_VALUES]
+        if len(rows) > _MOST_VALUES:
+            yield f"... {len(rows) - _MOST_VALUES} more"

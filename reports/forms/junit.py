@@ -114,5 +114,4 @@ def _seconds(seconds: float) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Return the text with a replacement character for each character that XML forbids."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from string import ascii_uppercase
 from typing import NamedTuple
 
 from rich.text import Text
 
-from ddpsim.reports.document import End, Run
-from ddpsim.reports.forms.call_letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from ddpsim.reports.document import Call, End, Run
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
 from ddpsim.reports.printable import printable
 from ddpsim.simulator.wording import rank_list
+
+SEND, RECEIVE, OTHER = ">", "<", "*"
+MISSING, ODD, WAITS, LATE = "?", "!", "=", "-"
+
+Kind = tuple[str, str]
+"""Operation and group."""
 
 _IN_MESH = re.compile(r" \([^()]*\)")
 """In "tp (dp 1)", the part after the name of the dimension."""
@@ -58,10 +64,7 @@ class Marked(NamedTuple):
 
 
 def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked | None = None) -> Text | None:
-    """Return the lanes with a legend, in lines of at most `width` columns; None for a run without calls.
-
-    Brief lanes, below the diagnosis, do not repeat what each rank waits for.
-    """
+    """Return the lanes with a legend, at most `width` columns wide; None without calls. Brief lanes name no waits."""
     run = _by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:
@@ -72,7 +75,9 @@ def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
     label_width = _label_width(shown, width)
-    lines = [_head(columns, first, room), *(_line(row, first, room, label_width) for row in shown)]
+    cut = f", the last {room} of {columns} columns" if first else ""
+    head = Text(f"lanes  matched calls are in one column{cut}", "bold")
+    lines = [head, *(_line(row, first, room, label_width) for row in shown)]
     if marked is not None:
         lines.append(_pointer(run, lanes, marked, first, label_width))
     if len(shown) < len(rows):
@@ -102,7 +107,6 @@ def _sides(lanes: Lanes, seen: str) -> list[str]:
 
 
 def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_Row]:
-    """Return a row for each lane; of many ranks, those with equal rows share a row."""
     cells = _cells(run, lanes, letters)
     ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _ends(run, lanes)
     rows = [
@@ -114,7 +118,7 @@ def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -
 
 def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
     """Return the characters of each lane."""
-    width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # so that a wait in the last one shows
+    width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # room for a wait after the last call
     rows = [[" "] * width for _ in lanes.lanes]
     for bar in lanes.bars:
         end = width if bar.end is None else ceil(bar.end)
@@ -148,7 +152,6 @@ def _ends(run: Run, lanes: Lanes) -> list[str]:
 
 
 def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    """Merge equal rows, in the place of the first of them."""
     alike: dict[tuple[str, str, str], list[_Row]] = {}
     for row in rows:
         alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
@@ -177,11 +180,6 @@ def _label_width(rows: Sequence[_Row], width: int) -> int:
     return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL, width // 2)
 
 
-def _head(columns: int, first: int, room: int) -> Text:
-    cut = f", the last {room} of {columns} columns" if first else ""
-    return Text(f"lanes  matched calls are in one column{cut}", "bold")
-
-
 def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
     label = Text(row.label, "bold red" if row.lane.is_culprit else "")
     label.truncate(label_width, overflow="ellipsis", pad=True)
@@ -203,7 +201,6 @@ def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: in
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
-    """Return the entries in as many lines as they need."""
     lines: list[str] = []
     for entry in map(printable, entries):
         if lines and len(lines[-1]) + 3 + len(entry) <= width:
@@ -211,3 +208,49 @@ def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
         else:
             lines.append(f"  {entry}")
     return [Text(line, "dim") for line in lines]
+
+
+def kind_of(call: Call) -> Kind:
+    """Return the kind of a call: calls of a kind have the same letter."""
+    return call.operation, call.group
+
+
+def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
+    """Return a capital for each kind of collective, from its name if possible; sends and receives are arrows."""
+    found: dict[Kind, str] = {}
+    taken = set[str]()
+    for call in calls:
+        kind = kind_of(call)
+        if kind in found:
+            continue
+        if call.is_point_to_point:
+            found[kind] = SEND if call.operation == "send" else RECEIVE
+            continue
+        found[kind] = next((letter for letter in _candidates(call.operation) if letter not in taken), OTHER)
+        taken.add(found[kind])
+    return found
+
+
+def _candidates(operation: str) -> Iterator[str]:
+    """Yield the initials of the operation's words, then its other letters, then the alphabet."""
+    name = operation.upper()
+    initials = [word[0] for word in name.split("_") if word]
+    yield from (letter for letter in (*initials, *name, *ascii_uppercase) if letter in ascii_uppercase)
+
+
+def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[str]) -> list[str]:
+    """Return the meaning of each character that is shown, in the order of `calls`."""
+    seen, kinds = set(shown), {kind_of(call): None for call in calls}
+    groups = {group for _, group in kinds}
+    names: dict[str, list[str]] = {}
+    for operation, group in kinds:
+        name = f'{operation} "{group}"' if len(groups) > 1 else operation
+        names.setdefault(letters[operation, group], []).append(name)
+    entries = []
+    for letter, named in names.items():
+        if letter in seen or letter.lower() in seen:
+            entries.append(f"{letter} {'others' if letter == OTHER else ', '.join(named)}")
+    if any(letter.islower() for letter in seen):
+        entries.append("small: made by join() on a joined rank")
+    words = {LATE: "waits for others", WAITS: "waits forever", MISSING: "never came", ODD: "differs"}
+    return entries + [f"{sign} {text}" for sign, text in words.items() if sign in seen]

@@ -21,12 +21,9 @@ from markupsafe import Markup
 def page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
     """Render a template that extends base.html.j2. `styles` and `scripts` are names of assets."""
     style = "".join(map(_asset, styles))
-    script = _one_script(scripts) if scripts else ""
-    text = (
-        _templates()
-        .get_template(template)
-        .render(values, policy=_policy(style, script), style=Markup(style), script=Markup(script))
-    )
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, scripts)) + "\n})();\n" if scripts else ""  # one scope
+    values |= {"policy": _policy(style, script), "style": Markup(style), "script": Markup(script)}
+    text = _templates().get_template(template).render(values)
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")
 
 
@@ -50,11 +47,6 @@ def _templates() -> Environment:
 
 def _asset(name: str) -> str:
     return files("ddpsim.reports.forms").joinpath("assets").joinpath(name).read_text("utf-8").replace("\r\n", "\n")
-
-
-def _one_script(names: Sequence[str]) -> str:
-    """Join the scripts in one function scope."""
-    return '(() => {\n"use strict";\n' + "\n".join(map(_asset, names)) + "\n})();\n"
 
 
 def _policy(style: str, script: str) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddpsim.reports.document import Call, Event, Run, Site
-from ddpsim.reports.forms.source import dedented
 from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
-from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes, MissingCall
-from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.reports.layout.lanes import Item, Lane, Lanes, MissingCall
+from ddpsim.reports.layout.mismatches import near_misses
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
@@ -45,7 +44,7 @@ FAMILIES = ("collective", "rooted", "barrier", "message", "group")
 def family_of(call: Call) -> int:
     """Return the index in FAMILIES of the family of a call."""
     row = OPERATIONS.get(call.operation)
-    if row is None:  # of a document that was made elsewhere
+    if row is None:  # another program made the document
         family = "collective"
     elif row.kind is Kind.COLLECTIVE:
         family = "barrier" if row.shapes is Shapes.NONE else "rooted" if row.has_root else "collective"
@@ -89,7 +88,9 @@ def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = N
         "events": _events([run.events[index] for index in kept], lane_of, texts),
         "items": _items(lanes.items, number, texts),
         "marks": [[mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
-        "bars": [_bar(bar, number) for bar in lanes.bars],
+        "bars": [
+            [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]] for bar in lanes.bars
+        ],
         "numbers": None if len(kept) == len(run.events) else _numbers(run, kept),
         "slots": _slots(run, kept),
         "missing": [list(each) for each in lanes.missing if not _hangs(run, lanes, each)],
@@ -98,16 +99,13 @@ def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = N
             for each in near_misses(run)
             if each.send in number and each.receive in number
         ],
-        "folds": [[first, last, what, why] for first, last, what, why in folds_of(run, lanes, marked)],
+        "folds": list(map(list, folds_of(run, lanes, marked))),
         "marked": None if marked is None else number.get(marked),
     }
 
 
 def _hangs(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
-    """Return True if the missing half of a message belongs to a rank that waits in another call.
-
-    The page then draws the existing half as an arrow that ends in no lane.
-    """
+    """Return True if the missing half of a message belongs to a waiting rank: an arrow then ends in no lane."""
     issues = run.slots[missing.slot].issues
     return bool(issues) and run.issued(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 
@@ -186,10 +184,6 @@ def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> di
     }
 
 
-def _bar(bar: Bar, number: Mapping[int, int]) -> list[float | None]:
-    return [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]]
-
-
 def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """Return the indices in the whole run of the events that are shown and of those that matched slots."""
     return {
@@ -217,3 +211,37 @@ def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 def _differences(values: Sequence[int]) -> list[int]:
     return [value - before for before, value in pairwise([0, *values])]
+
+
+class SourceLine(NamedTuple):
+    """A line of an excerpt."""
+
+    number: int
+    text: str
+    is_marked: bool
+
+
+def excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
+    """Return the line of a site with up to `around` lines before and after it; () if its file could not be read."""
+    numbered = [
+        (site.first + offset, text)
+        for offset, text in enumerate(site.source)
+        if abs(site.first + offset - site.line) <= around
+    ]
+    while numbered and not numbered[0][1].strip() and numbered[0][0] < site.line:
+        del numbered[0]
+    while numbered and not numbered[-1][1].strip() and numbered[-1][0] > site.line:
+        del numbered[-1]
+    texts = dedented([text for _, text in numbered])
+    return tuple(
+        SourceLine(number, text, number == site.line) for (number, _), text in zip(numbered, texts, strict=True)
+    )
+
+
+def dedented(lines: Sequence[str]) -> list[str]:
+    """Return the lines without the indentation that all of them share."""
+    written = [line for line in lines if line.strip()]
+    shared = 0
+    while written and len(found := {line[: shared + 1] for line in written}) == 1 and found.pop().isspace():
+        shared += 1
+    return [line[shared:] for line in lines]

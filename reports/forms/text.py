@@ -8,7 +8,6 @@ from rich.text import Text
 
 from ddpsim.reports.document import Document, Exploration, Run
 from ddpsim.reports.forms.first_difference import difference_lines, mark_text, marked_events
-from ddpsim.reports.forms.highlight import STYLES
 from ddpsim.reports.forms.narrow_lanes import Marked, narrow_lanes
 from ddpsim.reports.printable import printable, printable_lines
 
@@ -69,3 +68,14 @@ def _coloured(text: str) -> Text:
     for pattern, style in STYLES:
         coloured.highlight_regex(pattern, style)
     return coloured
+
+
+STYLES = (
+    (r"(?m)^(?:DEADLOCK|MISMATCH|ERROR|STUCK|DIVERGENCE)\b|^not as expected", "bold red"),
+    (r"(?m)^(?:HAZARD|UNKNOWN)\b|^unknown", "bold yellow"),
+    (r"(?m)^PASS\b|^as expected", "bold green"),
+    (r"(?m)^  (?:where|cause|try|note|cycle|replay) ", "bold"),
+    (r"(?m)^  ranks? [\d, -]+", "cyan"),
+    (r"(?m)^--- .*$", "bold"),
+    (r"(?m)(?<=\d  )! .*$", "bold red"),
+)

@@ -5,11 +5,11 @@ Each line is listed once, the line to blame first. Ranks that only wait have a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddpsim.reports.document import Call, Finding, Run, Waiting
+from ddpsim.reports.document import Call, Finding, Rank, Run, Waiting
 from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
@@ -36,8 +36,8 @@ class RanksAtLine(NamedTuple):
 class CodeLine:
     """A line of the program, with the ranks at it."""
 
-    site: int | None
-    """Index into the run's sites; None if the line is unknown."""
+    site: int
+    """Index into the run's sites."""
     caller: int | None
     """Index of the line in another file that called it."""
     present: tuple[RanksAtLine, ...]
@@ -65,15 +65,16 @@ def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
         there += _waiters(run, set(finding.ranks))
     told = {each.site for each in there}
     there += [_There(OTHER, "", Who(-1), site) for site in finding.sites if site not in told]
-    return tuple(_gathered(run, (each for each in there if each.site is not None)))
+    return tuple(_gathered(run, there))
 
 
-def _gathered(run: Run, there: Iterator[_There]) -> Iterator[CodeLine]:
-    by_line: dict[int | None, dict[tuple[str, str], list[Who]]] = {}
-    callers: dict[int | None, set[int | None]] = {}
+def _gathered(run: Run, there: Iterable[_There]) -> Iterator[CodeLine]:
+    by_line: dict[int, dict[tuple[str, str], list[Who]]] = {}
+    callers: dict[int, set[int | None]] = {}
     for each in there:
-        by_line.setdefault(each.site, {}).setdefault((each.role, each.text), []).append(each.who)
-        callers.setdefault(each.site, set()).add(each.caller)
+        if each.site is not None:
+            by_line.setdefault(each.site, {}).setdefault((each.role, each.text), []).append(each.who)
+            callers.setdefault(each.site, set()).add(each.caller)
     found = []
     for site, groups in by_line.items():
         ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
@@ -131,18 +132,20 @@ def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
     blamed = set(run.blamed(finding))
     for rank in finding.ranks:
         role = CULPRIT if rank in blamed else OTHER
+        end = run.ranks[rank] if run.ranks else Rank(rank, "unknown")
+        has_raised = end.end == "raised"
         wait, issue = waiting.get(Who(rank)), last.get(rank)
         if wait is not None and wait.site is not None and finding.code != "rank_error":
             yield _waiting(run, wait, role)
-        elif issue is not None and not (_has_raised(run, rank) and first is not None):
+        elif issue is not None and not (has_raised and first is not None):
             call = run.issued(issue)
-            yield _There(role, _left(run, rank, _name(run, call)), Who(rank), call.site, call.caller)
+            then = {"returned": ", then returned", "raised": ", then raised"}.get(end.end, "")
+            yield _There(role, f"last call {_name(run, call)}{then}", Who(rank), call.site, call.caller)
         elif first is not None:
-            yield _There(role, _ended(run, rank), Who(rank), first)
+            yield _There(role, f"raised {end.text}" if has_raised and end.text else "", Who(rank), first)
 
 
 def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
-    """Yield the ranks that wait and that the finding does not name."""
     for waiting in run.waiting:
         if waiting.who.rank not in named or waiting.who.thread:
             yield _waiting(run, waiting, WAITS)
@@ -171,23 +174,8 @@ def _name(run: Run, call: Call) -> str:
 
 
 def _last_calls(run: Run) -> dict[int, int]:
-    """Return the event that issued the last call of each rank's program thread."""
     return {
         event.rank: index
         for index, event in enumerate(run.events)
         if event.kind is EventKind.ISSUE and event.call is not None and not event.thread
     }
-
-
-def _left(run: Run, rank: int, last: str) -> str:
-    end = run.ranks[rank].end if run.ranks else "unknown"
-    words = {"returned": ", then returned", "raised": ", then raised"}
-    return f"last call {last}{words.get(end, '')}"
-
-
-def _has_raised(run: Run, rank: int) -> bool:
-    return bool(run.ranks) and run.ranks[rank].end == "raised"
-
-
-def _ended(run: Run, rank: int) -> str:
-    return f"raised {run.ranks[rank].text}" if _has_raised(run, rank) and run.ranks[rank].text else ""

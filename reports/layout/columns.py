@@ -67,7 +67,7 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
             continue
         if event.kind is EventKind.ISSUE:
             if index not in nodes:
-                continue  # it is in no slot: none of ours
+                continue  # it is in no slot, so it is not drawn
             order.lane[index] = lane
             order.before[index] = passed.get(lane) or list(passed.get(main, ()))
             passed[lane] = [index]
@@ -105,10 +105,7 @@ def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
 
 
 def _coming(run: Run, lane_of: Mapping[Who, int]) -> dict[int, list[int]]:
-    """Return by node the lanes in which a call is missing, without the lanes of ranks that wait in another slot.
-
-    For an unmatched message, the node is that of its only call.
-    """
+    """Return by node the lanes in which a call is missing, without the lanes of ranks that wait in another slot."""
     open_ = [(index, run.slots[index]) for index in run.awaited]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
     found = {}
@@ -152,10 +149,7 @@ class _Placing:
         return Columns(self._column, arrival, tuple(self._taken))
 
     def _arrival(self, issue: int) -> int:
-        """Return the column at which the rank reached the call.
-
-        A call that is further right only because no other column was free did not wait.
-        """
+        """Return the column at which the rank reached the call; lack of room further right is no wait."""
         room = self._room(self._order.before[issue])
         return room if room < self._reached[issue] else self._column[issue]
 
@@ -187,10 +181,7 @@ class _Placing:
         return column
 
     def _stand_apart(self, first: int) -> Node:
-        """Split the node of the earliest unplaced call, since its node waits for itself; return that call's own node.
-
-        Everything that must be left of that call is placed, except for a message that comes later.
-        """
+        """Split the node of the earliest unplaced call, because it waits for itself; return the call's own node."""
         members = self._members.pop(self._nodes[first])
         for issue in members:
             node = self._nodes[issue] = -1 - issue

@@ -1,8 +1,6 @@
 """Computes the lanes of a run: a row for each rank and each thread, with columns for the order of calls.
 
-This is layout only: it computes positions, and a renderer draws. Matched calls share a column (`columns`). A wait
-reaches from the arrival of the rank to the point where it continued, or to the right edge. A call that never came is
-marked as missing. Ranks that did the same may share a lane (`classes`).
+Renderers draw the positions. Ranks that did the same may share a lane (`classes`).
 """
 
 from __future__ import annotations
@@ -119,7 +117,6 @@ def lanes_of(run: Run) -> Lanes:
 
 
 def _whose(run: Run) -> dict[Who, int]:
-    """Return the lane of each rank and thread: the threads of a rank are below it, in the order of their names."""
     ranks = (Who(rank) for rank in range(run.world_size))
     threads = {event.who for event in run.events if event.thread}
     return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
@@ -143,7 +140,6 @@ def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
 
 
 def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
-    """Return how each thread ended that has ended, and the error that it raised."""
     ends: dict[Who, tuple[End, str]] = {}
     for event in run.events:
         if event.kind is not EventKind.NOTE or not event.thread:
@@ -170,10 +166,7 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
 
 
 def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[MissingCall, ...]:
-    """Return a position for each call that never came: in its slot's column, or after the last call of its lane.
-
-    In the second case it is in a column that no line between other calls crosses.
-    """
+    """Return positions for calls that never came: the slot's column, or a free one after the last call of the lane."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)

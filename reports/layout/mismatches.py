@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from ddpsim.reports.document import Call, Run
 
-
-def _origin(call: Call) -> str:
-    return call.origin
-
-
-_ASPECTS: tuple[Callable[[Call], str], ...] = (lambda call: call.operation, lambda call: call.signature, _origin)
+_ORIGIN = attrgetter("origin")
+_ASPECTS: tuple[Callable[[Call], str], ...] = (attrgetter("operation"), attrgetter("signature"), _ORIGIN)
 """The aspects in which calls may differ, the most important first."""
 
 
@@ -27,10 +24,7 @@ class Differing(NamedTuple):
 
 
 def differing_calls(run: Run) -> dict[int, Differing]:
-    """Return the calls of slots whose calls differ, by the events that issued them.
-
-    A call is odd (differs from the others) if the finding names its rank; if it names no rank of the slot, all are odd.
-    """
+    """Return the calls of slots whose calls differ, by issuing event. Odd are those of the finding's ranks, or all."""
     found: dict[int, Differing] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)
@@ -38,8 +32,9 @@ def differing_calls(run: Run) -> dict[int, Differing]:
             issues = run.slots[index].issues
             culprits = set(finding.ranks)
             odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)
-            aspect = _aspect([run.issued(issue) for issue in issues])
-            words = _words([run.issued(issue) for issue in issues], aspect)
+            calls = [run.issued(issue) for issue in issues]
+            aspect = next((each for each in _ASPECTS if len(set(map(each, calls))) > 1), _ASPECTS[0])
+            words = _words(calls, aspect)
             by_rank = sorted(issues, key=lambda issue: run.events[issue].rank)
             sides = list(dict.fromkeys(aspect(run.issued(issue)) for issue in by_rank))
             for issue in issues:
@@ -49,19 +44,49 @@ def differing_calls(run: Run) -> dict[int, Differing]:
     return found
 
 
-def _aspect(calls: list[Call]) -> Callable[[Call], str]:
-    """Return the first aspect that is not equal in all calls."""
-    return next((aspect for aspect in _ASPECTS if len({aspect(call) for call in calls}) > 1), _ASPECTS[0])
-
-
 def _words(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
-    """Return the text for this aspect of each call. DDP's operations are named with their purpose.
-
-    If the aspect is the origin and the purposes differ too, the text is only the purpose, which is shorter.
-    """
+    """Return the text for this aspect of each call: an operation with its purpose, or only the purpose of an origin."""
     purposes = {(aspect(call), call.purpose) for call in calls}
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
-    if aspect is _origin and is_plain:
+    if aspect is _ORIGIN and is_plain:
         return {call: call.purpose for call in calls}
     texts = {call: aspect(call) or "the program itself" for call in calls}
     return {call: f"{text} {call.purpose}".rstrip() if aspect is _ASPECTS[0] else text for call, text in texts.items()}
+
+
+class NearMiss(NamedTuple):
+    """A send and a receive that would match if the field in the text were equal."""
+
+    send: int
+    """The index of the event that issued the send."""
+    receive: int
+    text: str
+
+
+def near_misses(run: Run) -> tuple[NearMiss, ...]:
+    """Return the pairs in the order of the sends; each call is in at most one pair."""
+    single = [slot.issues[0] for slot in run.slots if slot.state == "open" and len(slot.issues) == 1]
+    messages = [issue for issue in single if run.issued(issue).is_point_to_point]
+    receives = [issue for issue in messages if run.issued(issue).operation == "recv"]
+    found = []
+    for send in (issue for issue in messages if run.issued(issue).operation != "recv"):
+        for receive in receives:
+            if text := _between(run, send, receive):
+                found.append(NearMiss(send, receive, text))
+                receives.remove(receive)
+                break
+    return tuple(found)
+
+
+def _between(run: Run, send: int, receive: int) -> str:
+    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or they are not of the same two ranks."""
+    sent, received = run.issued(send), run.issued(receive)
+    if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
+        return ""
+    texts = [_differing(sent, received, "tag", ""), _differing(sent, received, "group", '"')]
+    return ", ".join(filter(None, texts))
+
+
+def _differing(sent: Call, received: Call, field: str, quote: str) -> str:
+    one, other = getattr(sent, field), getattr(received, field)
+    return "" if one == other else f"{field} {quote}{one}{quote} \N{NOT EQUAL TO} {field} {quote}{other}{quote}"

@@ -12,8 +12,7 @@ from typing import Literal
 
 import networkx as nx
 
-from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph, folded
 
 _LETTER = 7.4
 """The approximate width of a letter."""
@@ -78,29 +77,21 @@ class Picture:
 Point = tuple[float, float]
 
 
-def picture_of(graph: DrawnWaitGraph) -> Picture:
-    """Compute the picture; nodes of a large graph are folded."""
-    graph = folded(graph)
-    widths = [_width(node) for node in graph.nodes]
-    return _drawn(graph, widths, _centres(graph, widths))
-
-
 def pictures_of(graph: DrawnWaitGraph) -> dict[str, Picture]:
-    """Return the picture for "any" screen, or one for a "wide" and one for a "narrow" screen."""
-    upright = _upright_picture_of(graph)
-    return {"any": picture_of(graph)} if upright is None else {"wide": picture_of(graph), "narrow": upright}
+    """Return the picture for "any" screen, or one for a "wide" and one for a "narrow" screen.
 
-
-def _upright_picture_of(graph: DrawnWaitGraph) -> Picture | None:
-    """Return the picture with layers below each other, for a narrow screen; None if that is not narrower (a circle)."""
+    Nodes of a large graph are folded. The narrow picture has layers below each other, which suits no circle.
+    """
     graph = folded(graph)
-    if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
-        return None
     widths = [_width(node) for node in graph.nodes]
+    centres = _centres(graph, widths)
+    picture = _drawn(graph, widths, centres)
+    if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
+        return {"any": picture}
     across = (max(widths) + _BETWEEN) / _ROW
     down = (_BOX_HEIGHT + _UPRIGHT_GAP) / (max(widths) + _gap(graph))
-    centres = [(y * across, x * down) for x, y in _centres(graph, widths)]
-    return _drawn(graph, widths, centres, is_upright=True)
+    upright = [(y * across, x * down) for x, y in centres]
+    return {"wide": picture, "narrow": _drawn(graph, widths, upright, is_upright=True)}
 
 
 def _drawn(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
@@ -147,7 +138,6 @@ def _centres(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
 
 
 def _near(node: int, graph: DrawnWaitGraph, placed: Mapping[int, Point]) -> Point:
-    """Return the mean position of its neighbours that are placed."""
     ends = ((edge.source, edge.target) for edge in graph.edges if node in (edge.source, edge.target))
     joined = [placed[other] for pair in ends for other in pair if other in placed] or [(0.0, 0.0)]
     return round(sum(x for x, _ in joined) / len(joined), 1), round(sum(y for _, y in joined) / len(joined), 1)
@@ -171,15 +161,11 @@ def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Po
 
 
 def _gap(graph: DrawnWaitGraph) -> float:
-    """Return the distance between layers, with room for the longest label."""
     return max([_GAP, *(_SMALL_LETTER * len(_short(edge.label)) + 24 for edge in graph.edges)])
 
 
 def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
-    """Return half the width and height of an ellipse with room for `count` boxes and for labels between them.
-
-    Two neighbours must be apart horizontally or vertically. The worst case is 45 degrees, hence the root.
-    """
+    """Return the radii of an ellipse with room for `count` boxes and labels; neighbours at 45 degrees need the root."""
     if count <= 2:
         return (width + gap) / 2 * (count == 2), 0.0
     chord = math.sqrt(2) * math.sin(math.pi / count)
@@ -259,7 +245,6 @@ def _border(box: Box, towards: Point) -> Point:
 
 
 def _span(arrow: Arrow) -> tuple[float, float]:
-    """Return the left and right end of its label."""
     width = len(arrow.label) * _LETTER
     start = arrow.x - {"start": 0.0, "middle": width / 2, "end": width}[arrow.anchor]
     return start, start + width

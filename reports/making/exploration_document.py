@@ -30,10 +30,7 @@ def document_of_exploration(
     conclusion: str = "",
     parting: DivergencePoint | None = None,
 ) -> Document:
-    """Return a document with the exploration and two of its runs: a failing and a passing one.
-
-    `parting` is the first choice in which these two differ, if it was searched for.
-    """
+    """Return a document with an exploration and two runs; `parting` is the first choice in which they differ."""
     runs: list[Run] = []
 
     def add(result: Result | None, which: str) -> int | None:
@@ -74,13 +71,11 @@ def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | Non
         shared = min(len(failing), len(passing))
     sides = [f"{which}: {_text(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
     found = Difference(_index(failing, shared), _index(passing, shared), "; ".join(sides))
-    return found if parting is None else _with_choices(found, parting)
-
-
-def _with_choices(difference: Difference, parting: DivergencePoint) -> Difference:
+    if parting is None:
+        return found
     number = len(parting.before) + 1
     choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
-    return replace(difference, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])
+    return replace(found, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])
 
 
 def _rows(choices: Sequence[Choice]) -> Iterator[Chosen]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import linecache
+import os
 import platform
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
-from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
+from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Waiting
 from ddpsim.reports.making.met_calls import Slots
-from ddpsim.reports.making.sites import Sites
+from ddpsim.simulator.calls import NOWHERE, Origin
 from ddpsim.simulator.calls import Call as IssuedCall
-from ddpsim.simulator.calls import Origin
+from ddpsim.simulator.calls import Site as CallSite
 from ddpsim.simulator.events import Event as TraceEvent
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
@@ -176,7 +179,7 @@ def _phase(origin: Origin) -> str:
 def _error_text(error: BaseException) -> str:
     try:
         message = str(error).strip().partition("\n")[0]
-    except Exception:  # its text is the user's code
+    except Exception:  # the user's code makes the text
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -192,3 +195,50 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return ""
+
+
+_AROUND = 3
+"""Lines of source before a line, and after it."""
+_LONGEST = 200
+"""Characters of a line of source; the rest is cut."""
+
+
+class Sites:
+    """The table of sites, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._indices: dict[CallSite, int] = {}
+
+    def index(self, site: CallSite | None) -> int | None:
+        """Return the index of a site; None if there is no site."""
+        if site is None or site == NOWHERE:
+            return None
+        return self._indices.setdefault(site, len(self._indices))
+
+    def indices(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
+        """Return the indices of these sites, without those that are NOWHERE."""
+        return tuple(index for site in sites if (index := self.index(site)) is not None)
+
+    def table(self) -> tuple[Site, ...]:
+        """Return the sites with their source, read now: a file that changed since the run shows its present lines."""
+        return tuple(map(_with_source, self._indices))
+
+
+def _with_source(site: CallSite) -> Site:
+    linecache.checkcache(site.path)
+    lines = linecache.getlines(site.path)
+    if not 1 <= site.line <= len(lines):
+        return Site(_shown(site), site.line, site.function)
+    first = max(1, site.line - _AROUND)
+    around = lines[first - 1 : site.line + _AROUND]
+    source = tuple(line.rstrip("\r\n")[:_LONGEST] for line in around)
+    return Site(_shown(site), site.line, site.function, first, source)
+
+
+def _shown(site: CallSite) -> str:
+    """Return the path relative to the working folder, or only the file name if it is elsewhere."""
+    try:
+        path = os.path.relpath(site.path)
+    except ValueError:  # another drive
+        return site.file
+    return site.file if path.startswith(os.pardir) else path.replace(os.sep, "/")

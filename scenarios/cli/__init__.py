@@ -1,7 +1,4 @@
-"""The command line `ddpsim`.
-
-This package holds no scenarios. It is in scenarios/ because its commands run them and import their model.
-"""
+"""The command line `ddpsim`: its commands run scenarios, so it is in the package of scenarios."""
 
 from ddpsim.scenarios.cli.commands import main
 

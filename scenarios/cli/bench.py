@@ -25,16 +25,12 @@ def bench(
         typer.Argument(
             metavar="NAME",
             help=f"Names from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION.  [default: {' '.join(_NAMES)}]",
-            show_default=False,
         ),
     ] = None,
     engine: EngineOrBoth = "both",
     world_size: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Number of ranks; repeat the option to measure several.  [default: the scenario's own]",
-            show_default=False,
-        ),
+        typer.Option(help="Number of ranks; repeat the option to measure several.  [default: the scenario's own]"),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Measured runs of each scenario, after one warm-up.")] = 9,
     transport: SimulatedTransport = "memory",
@@ -44,6 +40,11 @@ def bench(
     A time runs from the start of a simulation until its report is rendered. Each round runs every scenario once.
     Compare the ratios of rows: absolute times hold for this machine only.
     """
+    import os
+    import platform
+
+    import torch
+
     from ddpsim import UsageError
     from ddpsim.scenarios.running.measuring import measurements, samples
     from ddpsim.scenarios.running.runner import check_simulated
@@ -52,7 +53,8 @@ def bench(
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: correct it")
     check_simulated(transport, "bench measures only the simulation")
     cases = _cases(names or _NAMES, engine, world_size or [None])
-    output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
+    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    output.show(f"{machine}, on {transport}, {output.counted(rounds, 'alternating round')}\n")
     measured = measurements(output.with_progress_bar(samples(cases, rounds, transport), rounds * len(cases)))
     output.show("\n".join(_table(measured)))
     return worst(_judged(measured))
@@ -69,15 +71,6 @@ def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None])
         for size in dict.fromkeys(world_sizes)
         for each in engines
     ]
-
-
-def _versions() -> str:
-    import os
-    import platform
-
-    import torch
-
-    return f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
 
 
 def _table(measured: Sequence[Measurement]) -> Iterable[str]:

@@ -1,7 +1,6 @@
 """The entry point of `ddpsim`: its commands, and the message and exit status of an error.
 
-`simulator` and the scenarios are imported inside the commands: they need torch, which takes a second to import, and
-`--help` or a mistyped option need none of them.
+The commands import what needs torch when they run, because `--help` and a mistyped option should answer at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
-from ddpsim.scenarios.cli.program_words import options_of, with_program_as_one_word
+from ddpsim.scenarios.cli.program_words import options_of, start_servers, with_program_as_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -32,16 +31,11 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import shadow
-from ddpsim.simulator.errors import internal_error, is_unexpected
+from ddpsim.simulator.errors import ReplayDivergedError, UsageError, internal_error, is_unexpected
 from ddpsim.simulator.torch_version import complaint
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
-    "run": run,
-    "explore": explore,
-    "fuzz": fuzz,
-    "replay": replay,
-    "debug": debug,
-    "shrink": shrink,
+    command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)
 }
 """The commands that accept a program and its arguments, by name."""
 
@@ -65,15 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status_of(arguments: Sequence[str] | None) -> int:
+    """Run the command line, print the message of an error, and return the exit status."""
     if line := shadow():
         output.note(line)
         return Status.USAGE_ERROR
     try:
         words = _with_program(sys.argv[1:] if arguments is None else arguments)
-        if "--" in words:
-            from ddpsim.scenarios.cli.server_start import start_servers
-
-            start_servers(words)
+        start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
         return Status.INTERRUPTED
@@ -134,10 +126,7 @@ app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
 def _leave_quietly() -> None:
-    """Make Ctrl-C print no traceback while the process exits.
-
-    Until the threads of the program have ended, Ctrl-C ends the process at once; after that it is ignored.
-    """
+    """Make Ctrl-C print no traceback while the process exits: it ends the process, or is ignored at the end."""
     if callable(signal.getsignal(signal.SIGINT)):  # else SIGINT is ignored already
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(Status.INTERRUPTED))
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before torch's exit functions
@@ -156,9 +145,8 @@ def _usage_message(error: Exception) -> str | None:
         if isinstance(commands := getattr(getattr(context, "command", None), "commands", None), dict):
             message += f"; expected one of {', '.join(commands)}" if "ommand" in message else ""
         return f"{message}; see `{context.command_path if context else 'ddpsim'} --help`"
-    errors = sys.modules.get("ddpsim.simulator.errors")  # not loaded: then no error of ours was raised
-    if errors is not None and isinstance(error, (errors.UsageError, errors.ReplayDivergedError)):
+    if isinstance(error, (UsageError, ReplayDivergedError)):
         return str(error)
-    # `ddpsim report` renders without the simulator.
-    of_reports = sys.modules.get("ddpsim.reports.errors")
+    # `ddpsim report` renders without the simulator, and other commands without reports.
+    of_reports = sys.modules.get("ddpsim.reports.document")
     return str(error) if of_reports is not None and isinstance(error, of_reports.ReportError) else None

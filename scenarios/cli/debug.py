@@ -24,36 +24,19 @@ if TYPE_CHECKING:
 @with_sets
 def debug(
     name: Name,
-    token: Annotated[
-        str | None,
-        typer.Argument(metavar="TOKEN", help="The replay token of the run to debug.", show_default=False),
-    ] = None,
+    token: Annotated[str | None, typer.Argument(metavar="TOKEN", help="The replay token of the run to debug.")] = None,
     *,
     at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            metavar="STEP",
-            help="Stop first before this step, as `replay --step` numbers them.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="STEP", help="Stop first before this step, as `replay --step` numbers them.")
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(
-            "--rank",
-            metavar="R",
-            help="Stop first at the first line of the program on this rank.  [default: 0]",
-            show_default=False,
-        ),
+        typer.Option(metavar="R", help="Stop first at the first line of the program on this rank.  [default: 0]"),
     ] = None,
     finding: Annotated[
         bool, typer.Option("--finding", help="Stop first at a finding, with every rank paused.")
     ] = False,
-    commands: Annotated[
-        Path | None,
-        typer.Option("--commands", metavar="FILE", help="Take the commands from a file.", show_default=False),
-    ] = None,
+    commands: Annotated[Path | None, typer.Option(metavar="FILE", help="Take the commands from a file.")] = None,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     options: OptionsOfRun,
@@ -65,12 +48,12 @@ def debug(
     with without_collections():
         from ddpsim.scenarios.cli.judgement import judge
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.debugging import CommandsFile, debug_run, goal_of
+        from ddpsim.scenarios.running.debugging import debug_run, goal_of, reader_of_file
         from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.simulator.runtime.prompt_server import read_line
 
     goal = goal_of(at, rank, finding=finding)
-    read = read_line if commands is None else CommandsFile(commands)
+    read = read_line if commands is None else reader_of_file(commands)
     scenario = with_options(load(name), options)
     chosen = scenario.engine_named(engine)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,8 +33,7 @@ def diagnose(
         ),
     ],
     world_size: Annotated[
-        int | None,
-        typer.Option(help="World size of the job, if the records do not have it.", min=2, show_default=False),
+        int | None, typer.Option(help="World size of the job, if the records do not have it.", min=2)
     ] = None,
     write_test: Annotated[
         Path | None,
@@ -43,7 +41,6 @@ def diagnose(
             metavar="FILE",
             help="Write a test that repeats the last calls of the records in the same order: "
             "test_hang.py for pytest, hang.toml for run and shrink.",
-            show_default=False,
         ),
     ] = None,
     program: Annotated[
@@ -52,7 +49,6 @@ def diagnose(
             metavar="COMMAND",
             help="Simulate the program of the job, and show where its calls first differ from the records: "
             "--program 'train.py --epochs 2'",
-            show_default=False,
         ),
     ] = None,
     torchrun: Annotated[
@@ -79,7 +75,7 @@ def diagnose(
     Exit status: 0 nothing found, 1 findings, 2 no readable records, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
-    from ddpsim.scenarios.records.failing_scenario import check_form, written_test
+    from ddpsim.scenarios.records.failing_test import check_form, written_test
     from ddpsim.scenarios.records.found_records import found_in
     from ddpsim.simulator.records.job import job_of
     from ddpsim.simulator.records.rank_record import RecordError
@@ -101,31 +97,19 @@ def diagnose(
     notes = [*ended, *(f"left out {each}" for each in found.left_out), *diagnosis.notes]
     with reporting(report, opens=opens) as reported:
         output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
-        _show_notes(notes)
+        if notes:
+            shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
+            output.show("\n" + "\n".join(f"note  {note}" for note in shown))
         if write_test is not None:
             output.show(f"\n{written_test(diagnosis, paths, write_test)}")
         if program is not None:
-            _show_beside(diagnosis, program)
+            from ddpsim.scenarios.records.own_program import run_beside
+
+            with redirect_stdout(sys.stderr):  # the program's own output
+                comparison = run_beside(diagnosis.job, program)
+            output.show(f"\n{comparison}")
         reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return _STATUS[diagnosis.verdict.value]
-
-
-_STATUS = {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}
-
-
-def _show_notes(notes: Sequence[str]) -> None:
-    shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
-    if shown:
-        output.show("\n" + "\n".join(f"note  {note}" for note in shown))
-
-
-def _show_beside(diagnosis: Diagnosis, program: str) -> None:
-    """Simulate the program of the job, and show where its calls first differ from the records."""
-    from ddpsim.scenarios.records.own_program import run_beside
-
-    with redirect_stdout(sys.stderr):  # the program's own output
-        comparison = run_beside(diagnosis.job, program)
-    output.show(f"\n{comparison}")
+    return {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}[diagnosis.verdict.value]
 
 
 def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
@@ -140,38 +124,35 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
             return found_in([f"{folder}/rank_*"]), [ended.why]
         except RecordError as error:
             raise UsageError(
-                f"{ended.why}, and wrote no record, expected torchrun with ranks that create a process group"
+                f"{ended.why}, and wrote no record, expected ranks that create a process group: give torchrun such a "
+                "program"
             ) from error
 
 
 def _head(diagnosis: Diagnosis) -> str:
-    """The head line: the world size, and how many records and calls were read."""
+    """Return the head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
     calls = sum(len(record.call_log.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    return f"world size {size}  {_counted(count, 'record')} of {forms}  {_counted(calls, 'call')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"world size {size}  {output.counted(count, 'record')} of {forms}  {output.counted(calls, 'call')}"
 
 
 def _text(result: Result, diagnosis: Diagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
-    what = {"collective": diagnosis.compared, "message": diagnosis.messages}
-    met = [f"{count} {each}{'s' * (count != 1)}" for each, count in what.items() if count]
-    return f"PASS  the matched calls agree in everything that the records contain: {listed(met) or 'no call'}"
+    matched = {"collective": diagnosis.compared, "message": diagnosis.messages}
+    counts = [output.counted(count, noun) for noun, count in matched.items() if count]
+    return f"PASS  the matched calls agree in everything that the records contain: {listed(counts) or 'no call'}"
 
 
 def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:
     from ddpsim.simulator.choices import Schedule
-    from ddpsim.simulator.records.history import history
+    from ddpsim.simulator.records.record_diagnosis import history
     from ddpsim.simulator.result import Result
     from ddpsim.simulator.trace import Trace
 
     size = diagnosis.job.world_size
-    trace = history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls) if with_trace else Trace()
+    trace = history(diagnosis) if with_trace else Trace()
     return Result(size, diagnosis.findings, (None,) * size, {}, Schedule(), trace, waiting=diagnosis.waiting)

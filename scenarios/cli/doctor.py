@@ -33,6 +33,7 @@ def doctor(
 
 
 def _facts() -> dict[str, Any]:
+    """Return the facts to show, by their keys in JSON."""
     torch, problem = _torch()
     python = platform.python_version()
     return {
@@ -97,6 +98,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the facts as lines of text."""
     tested = "tested" if facts["is_tested"] else "not tested"
     pairs = ", ".join(f"{each['python']} with {each['torch']}" for each in facts["tested_with"])
     memory = facts["free_memory_bytes"]

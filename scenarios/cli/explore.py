@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -24,7 +24,7 @@ from ddpsim.scenarios.cli.options import (
     schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import check_records, leave_records
+from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.imports import without_collections
@@ -49,8 +49,8 @@ def explore(
     options: OptionsOfRun,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
-    depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
-    preemptions: Annotated[int | None, typer.Option(help=option_text("dfs"), show_default=False)] = None,
+    depth: Annotated[int | None, typer.Option(help=option_text("pct"))] = None,
+    preemptions: Annotated[int | None, typer.Option(help=option_text("dfs"))] = None,
     executions: Annotated[int, typer.Option(help="Stop after so many schedules.")] = 1000,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     keep_going: Annotated[
@@ -103,7 +103,7 @@ def explore(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
         how = engine_text(chosen) + schedule_source_text(transport, policy, seed)
-        status = _show_exploration(scenario, chosen, Explored(exploration, parting), how, reported)
+        status = _show_exploration(scenario, chosen, exploration, parting, how, reported)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
         leave_records(records, exploration.first_failure)
@@ -124,23 +124,34 @@ def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) ->
         )
 
 
-class Explored(NamedTuple):
-    """An exploration, and the point where its failing run diverges from a passing one."""
+def _show_exploration(
+    scenario: Scenario,
+    engine: Engine,
+    exploration: Exploration,
+    parting: DivergencePoint | None,
+    how: str,
+    report: Report,
+) -> Status:
+    """Print the outcome of an exploration, add it to the report, and return the exit status.
 
-    exploration: Exploration
-    parting: DivergencePoint | None
+    `parting` is the point where its failing run diverges from a passing one.
+    """
+    status, text = _judgement(scenario.expected_by(engine), exploration)
 
+    def document() -> Document:
+        from ddpsim.reports.making.exploration_document import document_of_exploration
 
-def _show_exploration(scenario: Scenario, engine: Engine, explored: Explored, how: str, report: Report) -> Status:
-    """Print the outcome of an exploration, add it to the report, and return the exit status."""
-    status, text = _judgement(scenario.expected_by(engine), explored.exploration)
-    if explored.parting is not None:
+        is_expected, name = status is Status.AS_EXPECTED, scenario.name
+        return document_of_exploration(
+            exploration, name=name, how=how, is_expected=is_expected, conclusion=text, parting=parting
+        )
+
+    if parting is not None:
         from ddpsim.reports.forms.first_difference import difference_lines
 
-        lines = difference_lines(_document(scenario, explored, how, status, text))
-        output.show("\n".join([*lines, ""]))
+        output.show("\n".join([*difference_lines(document()), ""]))
     output.show(text)
-    report.add_exploration(lambda: _document(scenario, explored, how, status, text))
+    report.add_exploration(document)
     return status
 
 
@@ -157,25 +168,8 @@ def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: st
     output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
 
 
-def _document(scenario: Scenario, explored: Explored, how: str, status: Status, conclusion: str) -> Document:
-    from ddpsim.reports.making.exploration_document import document_of_exploration
-
-    is_expected = status is Status.AS_EXPECTED
-    return document_of_exploration(
-        explored.exploration,
-        name=scenario.name,
-        how=how,
-        is_expected=is_expected,
-        conclusion=conclusion,
-        parting=explored.parting,
-    )
-
-
-_WHY_UNSEEN = "which may depend on files or objects that the ranks share: try --policy random"
-
-
 def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
-    """Return the exit status and its line; an expected failure need show in one schedule only."""
+    """Return the exit status and its line. An expected failure has to occur under one schedule only."""
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge
 
@@ -187,7 +181,8 @@ def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status,
         return Status.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
     if wanted is Verdict.PASS:
         return Status.AS_EXPECTED, "as expected: pass under every schedule"
-    return Status.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {_WHY_UNSEEN}"
+    why_unseen = "which may depend on files or objects that the ranks share: try --policy random"
+    return Status.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {why_unseen}"
 
 
 def _where(progress: Progress) -> tuple[float, str]:

@@ -19,8 +19,7 @@ from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.fuzzing.campaign import Campaign, CampaignProgress
+    from ddpsim.scenarios.fuzzing.campaign import CampaignProgress
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
@@ -35,35 +34,30 @@ def fuzz(
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
             "or -m MODULE, followed by its own arguments: schedules and world sizes are random. Without NAME, the "
             "scenarios are random, too.",
-            show_default=False,
         ),
     ] = None,
     *,
     generate: Annotated[bool, typer.Option("--generate", help="Generate random scenarios, as without NAME.")] = False,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     executions: Annotated[
-        int | None,
-        typer.Option(help="Stop after about so many runs.  [default: no limit but --seconds]", show_default=False),
+        int | None, typer.Option(help="Stop after about so many runs.  [default: no limit but --seconds]")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the first batch; later batches count up from it.")] = 0,
     engine: BothOrEngine = None,
     world_size: WorldSize = None,
     options: OptionsOfRun,
     documented: Annotated[
-        bool,
-        typer.Option("--documented", help="Generate everything that torch documents, also what is known to fail."),
+        bool, typer.Option("--documented", help="Generate everything that torch documents, also what is known to fail.")
     ] = False,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder where failures are kept; the next run tries them first.")
     ] = CORPUS,
     jobs: Annotated[
-        int | None,
-        typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]", show_default=False),
+        int | None, typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]")
     ] = None,
     backend: Annotated[str, typer.Option(help="What runs the workers: loky (this machine), dask or ray.")] = "loky",
     cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.", show_default=False),
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.")
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -73,14 +67,22 @@ def fuzz(
     Each run is compared with its expectation, with training on one process, and with the other engine. Failures are
     shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
+    from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.campaign import check_budget
     from ddpsim.scenarios.fuzzing.corpus import check_folder
-    from ddpsim.scenarios.fuzzing.named_scenario import default_engine
+    from ddpsim.scenarios.fuzzing.named_scenario import default_engine, saved_name, world_sizes
+    from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.running.run_as import with_options
 
     _check_together(name, options, world_size, generate=generate, documented=documented)
     workers = _workers(jobs, backend, cluster)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
-    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, options)
+    if name is None:
+        plan = Plan(seed, engines, executions, for_torch="documented" if documented else True)
+    else:
+        saved_as = saved_name(name, corpus)
+        sizes = world_sizes(with_options(load(name), options), world_size)
+        plan = Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
     check_budget(plan, seconds)
     check_folder(corpus)
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
@@ -90,7 +92,7 @@ def fuzz(
 def _check_together(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
-    """Raise UsageError for options that go only with a name, or only without one."""
+    """Raise UsageError for options that need a scenario's name, or that exclude one."""
     from ddpsim import UsageError
 
     of_a_name = ["--world-size"] if world_size is not None else []
@@ -115,33 +117,10 @@ def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
     return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
-def _plan(
-    name: str | None,
-    engines: tuple[Engine, ...],
-    corpus: Path,
-    world_size: int | None,
-    documented: bool,
-    seed: int,
-    executions: int | None,
-    options: Mapping[str, Any],
-) -> Plan:
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.named_scenario import saved_name, world_sizes
-    from ddpsim.scenarios.fuzzing.plan import Plan
-    from ddpsim.scenarios.running.run_as import with_options
-
-    if name is None:
-        return Plan(seed, engines, executions, for_torch="documented" if documented else True)
-    saved_as = saved_name(name, corpus)
-    sizes = world_sizes(with_options(load(name), options), world_size)
-    return Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
-
-
 def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
     from ddpsim.scenarios.cli.fuzz_reports import report_found
-    from ddpsim.scenarios.fuzzing.campaign import run_campaign
-    from ddpsim.scenarios.fuzzing.summary import summary
+    from ddpsim.scenarios.fuzzing.campaign import run_campaign, summary
 
     if plan.name and (status := _first_look(plan.name, plan, seconds, report)) is not None:
         return status
@@ -156,11 +135,13 @@ def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Re
         )
     output.show(summary(campaign))
     report_found(campaign, report)
-    return _status(campaign)
+    if campaign.has_found:
+        return Status.OTHERWISE
+    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
-    """Report a scenario that fails under every schedule, or never ends; None if there is something to search for."""
+    """Report a scenario that fails under every schedule, or never ends. Return None for another one."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails, first_look
     from ddpsim.scenarios.running.run_as import with_options
@@ -193,12 +174,6 @@ def _status_of(look: AlwaysFails) -> Status:
     if look.result.verdict is Verdict.UNKNOWN:
         return Status.UNKNOWN
     return Status.AS_EXPECTED if look.is_expected else Status.OTHERWISE
-
-
-def _status(campaign: Campaign) -> Status:
-    if campaign.has_found:
-        return Status.OTHERWISE
-    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
 def _where(progress: CampaignProgress) -> tuple[float, str]:

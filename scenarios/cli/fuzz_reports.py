@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 from ddpsim import Code
@@ -17,30 +16,25 @@ from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import CorpusState
 from ddpsim.scenarios.running.runner import run_scenario
 
-_HANGS = "this scenario does not end, so it was not run again for a report"
-
 
 def report_found(campaign: Campaign, report: Report) -> None:
-    """Add all that a campaign found."""
+    """Add all that a campaign found: each failing file with its failure, once per engine."""
     if not report.is_wanted:
         return
-    for path, failure in _found(campaign):
-        _add(path, failure, report)
-
-
-def _found(campaign: Campaign) -> Iterator[tuple[Path, Failure]]:
-    """Yield each failing file with its failure, once per engine."""
     failing = [(kept.path, kept.failure) for kept in campaign.kept]
     for tried in campaign.corpus:
         if tried.state is CorpusState.FAILS:
             failing += [(tried.path, each.failure) for each in tried.executions if each.failure is not None]
-    yield from {(path, failure.group.engine): (path, failure) for path, failure in failing}.values()
+    for path, failure in {(path, each.group.engine): (path, each) for path, each in failing}.values():
+        _add(path, failure, report)
 
 
 def _add(path: Path, failure: Failure, report: Report) -> None:
+    """Run a failing file once more, and add the run to the report."""
     engine, start = failure.group.engine, time.perf_counter()
     if failure.group.code == Code.STUCK:
-        report.add_without_report(str(path), engine, expected=failure.expected, found=failure.found, text=_HANGS)
+        text = "this scenario does not end, so it was not run again for a report"
+        report.add_without_report(str(path), engine, expected=failure.expected, found=failure.found, text=text)
         return
     try:
         scenario = load(str(path))

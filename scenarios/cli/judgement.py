@@ -8,10 +8,10 @@ from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.model import Expectation, found_location, found_on_processes, found_text
 from ddpsim.scenarios.running.runner import PROCESSES
-from ddpsim.simulator.policies.replay import Divergence
+from ddpsim.simulator.policies.schedule_replay import Divergence
 
 _SCHEDULES = 10
-"""`Expectation.shows` is out of this many random schedules: those of seeds 0 to 9."""
+"""The number of random schedules in which `Expectation.shows` counts outcomes: those of seeds 0 to 9."""
 
 
 class Judgement(NamedTuple):
@@ -47,27 +47,20 @@ def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
     found, wanted = found_on_processes(result), _strictly(expected, result.world_size)
     line = f"{'as expected' if is_met else 'not as expected'}: {found}"
     line += "" if found == wanted else f" (expected {wanted})"
-    return line if is_met or result.verdict is not Verdict.PASS else f"{line}; {_why_silent(expected)}"
-
-
-def _why_silent(expected: Expectation) -> str:
-    """Return why real processes may pass in spite of the bug."""
-    family = str(expected.code).partition(".")[0]
-    return _SILENT.get(family, "real processes do not show it every time") + ", simulate it to see it"
-
-
-_SILENT = {
-    "mismatch": "gloo compares no more than the number of bytes",
-    "divergence": "nothing compares the replicas of real processes",
-}
+    if is_met or result.verdict is not Verdict.PASS:
+        return line
+    why_silent = {
+        "mismatch": "gloo compares no more than the number of bytes",
+        "divergence": "nothing compares the replicas of real processes",
+    }.get(str(expected.code).partition(".")[0], "real processes do not show it every time")
+    return f"{line}; {why_silent}, simulate it to see it"
 
 
 def divergence_line(divergence: Divergence) -> str:
     """Return one line on where a replay differs from its recording; the replay itself ran on to its end."""
-    ran_on = (
-        "; the replay continued, and took each later choice modulo the number of options" if divergence.point else ""
-    )
-    return divergence.summary + ran_on
+    if not divergence.point:
+        return divergence.summary
+    return f"{divergence.summary}; the replay continued, and took each later choice modulo the number of options"
 
 
 def misses_line(expected: Expectation, result: Result) -> bool:

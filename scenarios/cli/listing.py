@@ -1,11 +1,8 @@
-"""`ddpsim list`: list the scenarios that come with ddpsim, or those in the user's files.
-
-A file that cannot be loaded gets a line on stderr and makes the exit status 1; the others are still listed.
-"""
+"""`ddpsim list`: list the scenarios that come with ddpsim, or those in the user's files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,14 +23,13 @@ def list_(
             metavar="PATH",
             help="Your files or folders: Python files with @scenario functions, and TOML files.  "
             "[default: the scenarios that come with ddpsim]",
-            show_default=False,
         ),
     ] = None,
     tags: Tags = None,
     with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
 ) -> int:
     """List scenarios with their expected outcomes."""
-    found, broken = _scenarios_at(paths) if paths else _own()
+    found, broken = _scenarios_at(paths)
     for problem in broken:
         output.note(problem)
     if found:
@@ -44,14 +40,6 @@ def list_(
     return Status.OTHERWISE if broken else Status.AS_EXPECTED
 
 
-def _own() -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """Return the scenarios that come with ddpsim, and a message for each file that cannot be read."""
-    from ddpsim.scenarios.files.catalogue import catalogue
-
-    own = catalogue()
-    return own.entries, own.broken
-
-
 def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
     twins = [name for name, scenario in scenarios.items() if scenario.repairs and not with_twins]
     if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
@@ -60,24 +48,28 @@ def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
         output.note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
 
 
-def _scenarios_at(paths: Iterable[Path]) -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """Return the scenarios in files, by their names for `ddpsim run`, and why some files cannot be loaded."""
+def _scenarios_at(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
+    """Return the scenarios in files, by default those of ddpsim, by name, and why some files cannot be loaded."""
+    if not paths:
+        from ddpsim.scenarios.files.catalogue import catalogue
+
+        own = catalogue()
+        return own.entries, own.broken
     from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.python_file import scenarios_in
 
-    chosen = list(paths)
     found: dict[str, Listed] = {}
     broken: list[str] = []
-    for file in [file for path in chosen for file in _files_at(path)]:
+    for file in [file for path in paths for file in _files_at(path)]:
         try:
             found |= scenarios_in(file, load)
         except UsageError as error:
             broken.append(str(error))
     if not found and not broken:
-        paths_given = ", ".join(str(path) for path in chosen)
         raise UsageError(
-            f"{paths_given} has no scenario, expected @scenario functions or TOML files: see docs/scenarios.md"
+            f"{', '.join(map(str, paths))} has no scenario, expected @scenario functions or TOML files: see "
+            "docs/scenarios.md"
         )
     return found, broken
 
@@ -88,19 +80,15 @@ def _files_at(path: Path) -> list[Path]:
     from ddpsim.scenarios.files.python_file import SUFFIXES
 
     try:
-        found = [path] if not path.is_dir() else [each for each in sorted(path.iterdir()) if _is_listed(each)]
-        is_there = path.exists()
+        files = sorted(path.iterdir()) if path.is_dir() else []
+        found = [each for each in files if each.suffix in SUFFIXES and each.name[0] not in "_."]
+        is_there, is_file = path.exists(), not path.is_dir()
     except OSError as error:  # an impossible file name, or no permission
         raise UsageError(f"path is {str(path)!r}, which cannot be read ({error.strerror}): correct the path") from error
     if not is_there:
         raise UsageError(f"path is {str(path)!r}, which does not exist: correct the path")
-    if path in found and path.suffix not in SUFFIXES:
-        raise UsageError(f"path is {str(path)!r}, expected a folder, or a file that ends in {' or '.join(SUFFIXES)}")
-    return found
-
-
-def _is_listed(path: Path) -> bool:
-    """Return True for a file of a folder that may contain scenarios."""
-    from ddpsim.scenarios.files.python_file import SUFFIXES
-
-    return path.suffix in SUFFIXES and path.name[0] not in "_."
+    if is_file and path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"path is {str(path)!r}, expected a folder, or a file that ends in {' or '.join(SUFFIXES)}: correct it"
+        )
+    return [path] if is_file else found

@@ -10,22 +10,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from ddpsim.scenarios.cli.options import ChakraFolder, ClogFolder, FlightRecorderFolder
-from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, Option, RunOptions
-
-if TYPE_CHECKING:
-    from ddpsim.scenarios.records.writing import RecordFolders
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OptionSet(NamedTuple):
-    """Marks a command's parameter whose value is made from several options."""
+    """Marks a parameter of a command: its value is made from several options."""
 
     make: Callable[..., Any]
     """Makes the parameter's value from the options, which are its keywords."""
@@ -71,7 +66,7 @@ def _parameter(name: str, option: Option, hint: Any, command: str) -> Parameter:
     if option.takes_several_in == command:
         metavar, text = f"{metavar},...", f"{text.rstrip('.')}; several, or `all`, one after another."
     text += f"  [default: {option.default}]" if option.default else ""
-    declared = typer.Option(flag, metavar=metavar, help=text, show_default=False)
+    declared = typer.Option(flag, metavar=metavar, help=text)
     default = False if hint is bool else None
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
@@ -82,20 +77,5 @@ def _given(**options: Any) -> Mapping[str, Any]:
     return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
 
 
-def _record_folders(
-    flight_recorder: FlightRecorderFolder = None, clog: ClogFolder = None, chakra: ChakraFolder = None
-) -> Any:
-    with without_collections():
-        from ddpsim.scenarios.records.writing import RecordFolders
-
-    return RecordFolders(flight_recorder, clog, chakra)
-
-
-def _record_options(command: str) -> list[Parameter]:
-    each = inspect.signature(_record_folders, eval_str=True).parameters.values()
-    return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in each]
-
-
 OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given, _run_options)]
 """The type of a parameter that receives the given options of a run, by name, for `with_options`."""
-Records = Annotated["RecordFolders", OptionSet(_record_folders, _record_options)]

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -38,58 +37,42 @@ WorldSize = Annotated[
         "--nproc-per-node",
         "--nproc_per_node",
         help="Number of ranks.  [default: the scenario's own; 4 for a program]",
-        show_default=False,
     ),
 ]
-_SYNCHRONISES = "The engine that synchronises the replicas:"
-_OWN_ENGINE = "[default: the scenario file's, or torch]"
-EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.")]
-BothOrEngine = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        help=f"{_SYNCHRONISES} torch, ddp or both.  [default: both; torch for a program]",
-        show_default=False,
-    ),
-]
-OwnOrEngines = Annotated[
-    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
-]
-OwnOrEngine = Annotated[
-    str | None, typer.Option("--engine", help=f"{_SYNCHRONISES} torch or ddp.  {_OWN_ENGINE}", show_default=False)
-]
-PolicyName = Annotated[
-    str, typer.Option("--policy", help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.")
-]
+
+
+def _engine(values: str) -> OptionInfo:
+    option: OptionInfo = typer.Option(help=f"The engine that synchronises the replicas: {values}")
+    return option
+
+
+EngineOrBoth = Annotated[str, _engine("torch, ddp or both.")]
+BothOrEngine = Annotated[str | None, _engine("torch, ddp or both.  [default: both; torch for a program]")]
+OwnOrEngines = Annotated[str | None, _engine("torch, ddp or both.  [default: the scenario file's, or torch]")]
+OwnOrEngine = Annotated[str | None, _engine("torch or ddp.  [default: the scenario file's, or torch]")]
+PolicyName = Annotated[str, typer.Option(help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.")]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
-        "--policy",
         help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.  "
         f"[default: the scenario file's schedule, or {DEFAULT}]",
-        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option(help=f"The random seed of policies {listed(DRAWING, 'and')}.")]
 TransportName = Annotated[
     str,
-    typer.Option(
-        "--transport", help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled)."
-    ),
+    typer.Option(help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled)."),
 ]
-SimulatedTransport = Annotated[str, typer.Option("--transport", help="How bytes move: memory or gloo.")]
+SimulatedTransport = Annotated[str, typer.Option(help="How bytes move: memory or gloo.")]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout",
         metavar="SECONDS",
         help="With --transport processes: a rank without progress for so long counts as hung.  [default: 10]",
-        show_default=False,
     ),
 ]
 Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", help="Only those with this tag; given again, those with all of them.", show_default=False),
+    list[str] | None, typer.Option("--tag", help="Only those with this tag; given again, those with all of them.")
 ]
 
 
@@ -100,45 +83,14 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def folder_option(flag: str, text: str) -> OptionInfo:
+    """Return an option whose value is a folder to write into."""
+    option: OptionInfo = typer.Option(flag, parser=_folder, metavar="DIR", help=text)
+    return option
+
+
 ReportFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        parser=_folder,
-        metavar="DIR",
-        help="Write reports into this folder: HTML, text, JSON and a Chrome trace.",
-        show_default=False,
-    ),
-]
-FlightRecorderFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--flight-recorder",
-        parser=_folder,
-        metavar="DIR",
-        help="Write the dumps that torch's flight recorder would leave into this folder, one per rank.",
-        show_default=False,
-    ),
-]
-ClogFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--clog",
-        parser=_folder,
-        metavar="DIR",
-        help="Write the logs that torchcomms' clog would leave into this folder, one per rank.",
-        show_default=False,
-    ),
-]
-ChakraFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--chakra",
-        parser=_folder,
-        metavar="DIR",
-        help="Write Chakra execution traces into this folder, one per rank, for performance simulators.",
-        show_default=False,
-    ),
+    Path | None, folder_option("--report", "Write reports into this folder: HTML, text, JSON and a Chrome trace.")
 ]
 Opens = Annotated[
     bool, typer.Option("--open", help="Show the report in a browser; without --report, from a temporary folder.")
@@ -147,7 +99,7 @@ Opens = Annotated[
 
 def saved_as(what: str) -> OptionInfo:
     """Return the option `--output` with this help text: the file to save a scenario to."""
-    option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what, show_default=False)
+    option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what)
     return option
 
 
@@ -177,8 +129,8 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
                 f"backend semantics are {name!r}, expected one of {', '.join(BACKENDS)}, all: give one of these names, "
                 "or several separated by commas"
             )
-    if twice := [name for name, times in Counter(chosen).items() if times > 1]:
-        raise UsageError(f"backend semantics are {names!r}, which has {twice[0]} twice: name each once")
+        if chosen.count(name) > 1:
+            raise UsageError(f"backend semantics are {names!r}, which has {name} twice: name each once")
     return chosen
 
 
@@ -201,16 +153,13 @@ def engine_text(engine: Engine) -> str:
     return "" if engine.value == "torch" else f"engine {engine.value}  "
 
 
-@contextmanager
-def prepared_for(transport: str) -> Iterator[None]:
-    """Keep the servers that the ranks of several runs on real processes are forked from."""
+def prepared_for(transport: str) -> AbstractContextManager[object]:
+    """Return a context that keeps the servers from which the ranks of runs on real processes are forked."""
     if transport != "processes":
-        yield
-        return
+        return nullcontext()
     from ddpsim.scenarios.jobs.job_launcher import standing_by
 
-    with standing_by():
-        yield
+    return standing_by()
 
 
 def tagged(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:

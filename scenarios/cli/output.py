@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Each = TypeVar("Each")
 
 _WIDTH = 120
-"""Lines of a list are cut to this width, or to the terminal's if that is wider."""
+"""The width to which lines of a list are shortened; a wider terminal's own width counts instead."""
 
 
 def show(text: str) -> None:
@@ -28,7 +28,7 @@ def show(text: str) -> None:
     # Imported here: output to a pipe needs no colours.
     from rich.text import Text
 
-    from ddpsim.reports.forms.highlight import STYLES
+    from ddpsim.reports.forms.text import STYLES
 
     styled = Text(text)
     for pattern, style in STYLES:
@@ -51,17 +51,20 @@ def note(text: str) -> None:
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
-def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
-    """Print a line for each scenario: its name, its expected outcome, its summary.
+def counted(count: int, noun: str) -> str:
+    """Return the number with its noun: "1 record" or "2 records"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
-    A terminal gets the finding code only, lines cut to the width, and the join matrix as a list of its own. A pipe gets
-    whole lines and no headings.
-    """
+
+def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
+    """Print a line for each scenario: its name, its expected outcome, its summary. A terminal gets shortened lines."""
     if not sys.stdout.isatty():
-        show("\n".join(f"{start}{summary}{end}" for start, summary, end in _lines(scenarios, _whole).values()))
+        whole = _lines(scenarios, lambda expected, world_size: expected.text(world_size))
+        show("\n".join(map("".join, whole.values())))
         return
     width = max(_WIDTH, shutil.get_terminal_size().columns)
-    lines = {name: _cut(*line, width) for name, line in _lines(scenarios, _brief).items()}
+    brief = _lines(scenarios, lambda expected, _: str(expected.code or expected.verdict.value))
+    lines = {name: _cut(*line, width) for name, line in brief.items()}
     matrix = [line for name, line in lines.items() if "join-matrix" in scenarios[name].tags]
     others = [line for name, line in lines.items() if "join-matrix" not in scenarios[name].tags]
     if matrix and others:
@@ -80,14 +83,6 @@ def _lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], s
         end = "" if other == texts[name] else f"  [under ddp: {other}]"
         found[name] = (f"{name:<{name_width}}  {texts[name]:<{text_width}}  ", scenario.summary, end)
     return found
-
-
-def _whole(expected: Expectation, world_size: int) -> str:
-    return expected.text(world_size)
-
-
-def _brief(expected: Expectation, world_size: int) -> str:
-    return str(expected.code or expected.verdict.value)
 
 
 def _cut(start: str, summary: str, end: str, width: int) -> str:

@@ -1,4 +1,7 @@
-"""Find the program in a command line: as with python and torchrun, all words after its name are its arguments."""
+"""Find the program in a command line: as with python and torchrun, all words after its name are its arguments.
+
+The processes that its ranks are forked from are started before this process imports torch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 from typer.models import OptionInfo
@@ -19,15 +23,15 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(r"s\d+:")
 _REFUSED = 2
 """The exit status that argparse, click and fire use for wrong arguments."""
+_RUNS_NO_PROGRAM = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
+"""Words of a command line whose command needs no server for a program."""
 
 
 def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
     """Return the command line for typer: the program and its arguments joined into one word after `--`.
 
-    `taking_values` are the command's options with a value: the word after one is never taken for the program.
-
     `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token moves
-    after the program.
+    after the program. The word after one of the options `taking_values` is never taken for the program.
     """
     for index, word in enumerate(words):
         if words[index - 1] in taking_values:
@@ -39,11 +43,32 @@ def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str
     return list(words)
 
 
-def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
-    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments.
+def start_servers(words: Sequence[str]) -> None:
+    """Start the servers that ranks are forked from, if the line has a program, as `with_program_as_one_word` shows it.
 
-    The program may have an option of the same name, so the note does not call the words wrong.
+    This is a guess: a server that is not needed does no harm, and a missing one is started later. Each takes a second
+    or two to start, so they start at the same time.
     """
+    if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
+        return
+    from ddpsim.simulator.choices import start_in
+    from ddpsim.simulator.errors import ReplayError, UsageError
+    from ddpsim.simulator.launching.script import Script, start_of_programs
+    from ddpsim.simulator.launching.servers import STANDING, server_keys
+
+    end = words.index("--")
+    options, program, tokens = words[:end], Script(tuple(shlex.split(words[end + 1]))), words[end + 2 :]
+    try:
+        program.check()
+        start = (start_in(tokens[0]) if tokens else None) or start_of_programs("--alike" in options)
+        preload = [value for option, value in pairwise(options) if option == "--preload"]
+        STANDING.start(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+    except (UsageError, ReplayError, OSError):  # the command reports it
+        return
+
+
+def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
+    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments."""
     from ddpsim.simulator.launching.script import Script
 
     program = scenario.program

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.option_sets import OptionSet
+from ddpsim.scenarios.cli.options import folder_option
+from ddpsim.simulator.imports import without_collections
 
 if TYPE_CHECKING:
     from ddpsim import Result
     from ddpsim.scenarios.records.writing import RecordFolders
+
+_FOLDERS = {
+    "flight_recorder": "Write the dumps that torch's flight recorder would leave into this folder, one per rank.",
+    "clog": "Write the logs that torchcomms' clog would leave into this folder, one per rank.",
+    "chakra": "Write Chakra execution traces into this folder, one per rank, for performance simulators.",
+}
+"""The fields of `RecordFolders`, each with the help text of its option."""
+
+
+def _record_folders(**folders: Path | None) -> RecordFolders:
+    with without_collections():
+        from ddpsim.scenarios.records.writing import RecordFolders
+
+    return RecordFolders(**folders)
+
+
+def _record_options(command: str) -> list[Parameter]:
+    options = {name: folder_option(f"--{name.replace('_', '-')}", text) for name, text in _FOLDERS.items()}
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option])
+        for name, option in options.items()
+    ]
+
+
+Records = Annotated["RecordFolders", OptionSet(_record_folders, _record_options)]
 
 
 def check_records(folders: RecordFolders, *, runs: int = 1, transport: str = "memory") -> None:

@@ -1,21 +1,23 @@
-"""`ddpsim replay`: a recorded run once more, step by step if asked, and whether it still is that run."""
+"""`ddpsim replay`: repeat a recorded run, step by step if wanted, and compare it with its recording."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import check_records, leave_records
+from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.cli.stepping import show_steps
 from ddpsim.simulator.imports import without_collections
 
 if TYPE_CHECKING:
@@ -32,9 +34,7 @@ def replay(
     token: Annotated[
         str | None,
         typer.Argument(
-            metavar="TOKEN",
-            help="The replay token at the end of a report; not needed for a file that has a schedule.",
-            show_default=False,
+            metavar="TOKEN", help="The replay token at the end of a report; not needed for a file that has a schedule."
         ),
     ] = None,
     *,
@@ -45,12 +45,8 @@ def replay(
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step; on a terminal, press Enter for the next.")
     ] = False,
-    first: Annotated[
-        int | None, typer.Option("--from", help="The first step to show; implies --step.", show_default=False)
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option("--to", help="The last step to show; implies --step.", show_default=False)
-    ] = None,
+    first: Annotated[int | None, typer.Option("--from", help="The first step to show; implies --step.")] = None,
+    last: Annotated[int | None, typer.Option("--to", help="The last step to show; implies --step.")] = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Continue if the run differs from its recording.")] = False,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -133,3 +129,58 @@ def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) ->
         status = Status.OTHERWISE if is_strict else status
         lines.insert(0, f"not as recorded, though every recorded choice was possible: {replayed.difference}")
     return status, "\n".join(lines)
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+HELP = "Enter: next step; a number: that many steps; r N: to the next step of rank N; q: quit"
+
+
+def show_steps(steps: Sequence[Line]) -> None:
+    """Show the steps: interactively on a terminal, else all at once."""
+    from ddpsim.simulator.transcript import transcript_lines
+
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        print(HELP)
+        walk(steps, ask=_ask, show=print)
+        return
+    try:
+        print("\n".join(transcript_lines(steps)), flush=True)
+    except BrokenPipeError:  # the reader of the pipe, such as `less`, has quit; discard later output, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
+    """Show steps, and ask after each stop how far to continue, until there are no more or the answer is `q`."""
+    from ddpsim.simulator.transcript import transcript_lines
+
+    head, *lines = transcript_lines(steps) or [""]
+    show(head)
+    stop = 0
+    for index, line in enumerate(lines):
+        show(line)
+        if index < stop or index + 1 == len(lines):
+            continue
+        while (following := stop_after(ask().strip(), steps, index)) is None:
+            show(HELP)
+        if following == index:
+            return
+        stop = following
+
+
+def stop_after(word: str, steps: Sequence[Line], at: int) -> int | None:
+    """Return the step to stop at next for an answer given at step `at`: `at` itself to quit, None for a bad answer."""
+    if word in ("", "q"):
+        return at if word else at + 1
+    command, _, rank = word.partition(" ")
+    if command == "r" and rank.strip().isdecimal():
+        later = (index for index in range(at + 1, len(steps)) if steps[index].rank == int(rank))
+        return next(later, len(steps))
+    return at + int(word) if word.isdecimal() and int(word) else None
+
+
+def _ask() -> str:
+    try:
+        return input()
+    except (EOFError, KeyboardInterrupt):
+        return "q"

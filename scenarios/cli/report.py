@@ -5,16 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.reporting import show_path
 from ddpsim.scenarios.cli.status import Status
-
-if TYPE_CHECKING:
-    from ddpsim.reports.document import Document
 
 
 def report(
@@ -24,13 +21,12 @@ def report(
     dot: Annotated[bool, typer.Option("--dot", help="Write the graph of waiting ranks, for Graphviz.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="Write JUnit XML, for CI systems.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.", show_default=False),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.")
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; implies --html.")] = False,
 ) -> int:
     """Show a saved report as text, or convert it to another form."""
-    from ddpsim.reports.errors import ReportError
+    from ddpsim.reports.document import ReportError
     from ddpsim.reports.forms.json_form import read
 
     page = "--html" if html else "--open" if opens else ""
@@ -40,9 +36,12 @@ def report(
     document = read(path)
     form = asked[0] if asked else "--text"
     if form == "--text" and out is None:
-        _print(document)
+        from ddpsim.reports.forms.text import WIDTH, text_of
+
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        output.show_styled(text_of(document, width))
         return Status.AS_EXPECTED
-    from ddpsim.reports.files import FORMS, write_file
+    from ddpsim.reports.report_folder import FORMS, write_file
 
     ending, name = _FILES[form]
     file = path.with_suffix(ending) if out is None else out
@@ -60,10 +59,3 @@ _FILES = {
     "--junit": (".xml", "junit.xml"),
 }
 """By option, the suffix of the file to write, and the key of the form in `FORMS`."""
-
-
-def _print(document: Document) -> None:
-    from ddpsim.reports.forms.text import WIDTH, text_of
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    output.show_styled(text_of(document, width))

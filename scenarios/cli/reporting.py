@@ -1,8 +1,4 @@
-"""The reports that `--report DIR` writes and `--open` opens.
-
-The folder is made before anything runs, so a folder that cannot be written fails at once. The package `reports` is
-imported only for a command that writes a report.
-"""
+"""The reports that `--report DIR` writes and `--open` opens; `ddpsim.reports` is imported only if one is wanted."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from ddpsim.scenarios.cli.status import Status
 if TYPE_CHECKING:
     from ddpsim import Result
     from ddpsim.reports.document import Document
-    from ddpsim.reports.index import IndexEntry, IndexRow
+    from ddpsim.reports.index import IndexEntry
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
@@ -35,10 +31,14 @@ _WIDTH = 100
 def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[Report]:
     """Yield the report of a command: with a title, an index of several runs; else one run or one exploration.
 
-    If the command ends early, the finished runs are kept and indexed. Raises ReportError at once for a folder that
-    cannot be written.
+    If the command ends early, the finished runs are indexed. Raises ReportError for a folder that cannot be written.
     """
-    made = _made(folder, opens=opens)
+    made = folder
+    if folder is not None or opens:
+        from ddpsim.reports.report_folder import check_folder
+
+        made = folder or Path(tempfile.mkdtemp(prefix="ddpsim-"))
+        check_folder(made)
     report, is_done = Report(made, title), False
     try:
         yield report
@@ -62,16 +62,6 @@ def show_lanes(result: Result) -> None:
     if drawn is not None:
         output.show_styled(drawn)
         output.show("")
-
-
-def _made(folder: Path | None, *, opens: bool) -> Path | None:
-    if folder is None and not opens:
-        return None
-    from ddpsim.reports.files import check_folder
-
-    made = Path(tempfile.mkdtemp(prefix="ddpsim-")) if folder is None else folder
-    check_folder(made)
-    return made
 
 
 class Report:
@@ -103,7 +93,6 @@ class Report:
         """Add a run with its exit status and conclusion."""
         if self._folder is None:
             return
-        from ddpsim.reports.index import row_of
         from ddpsim.reports.making.result_document import document_of
         from ddpsim.scenarios.model import found_on_processes, found_text
 
@@ -118,10 +107,17 @@ class Report:
         if not self._title:
             self._write(document, self._folder)
             return
+        from ddpsim.reports.forms.junit import cases_of
+        from ddpsim.reports.index import IndexEntry, folder_name, row_of
+        from ddpsim.reports.report_folder import write_reports
+
         expected = scenario.expected_by(engine).text(result.world_size)
         found = found_on_processes(result) if transport == "processes" else found_text(result)
         row = row_of(document, engine=engine.value, expected=expected, found=found)
-        self._write_beside(document, self._folder, row)
+        own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
+        write_reports(document, self._folder / own)
+        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
+        self._entries.append(IndexEntry(row, case, own))
 
     def add_without_report(
         self,
@@ -137,18 +133,11 @@ class Report:
         """Add an index row for a scenario that raised an exception or was not run."""
         if self._folder is None:
             return
-        from ddpsim.reports.forms.junit import JunitCase
+        from ddpsim.reports.forms.junit import JunitCase, State
         from ddpsim.reports.index import IndexEntry, row_of
 
-        case = JunitCase(
-            name=name,
-            suite=f"ddpsim.{engine.value}",
-            state="failed" if was_run else "not run",
-            seconds=seconds,
-            kind=found,
-            message=found,
-            text=text,
-        )
+        state: State = "failed" if was_run else "not run"
+        case = JunitCase(name, f"ddpsim.{engine.value}", state, seconds, kind=found, message=found, text=text)
         self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
@@ -167,26 +156,13 @@ class Report:
             self._write(make(), self._folder)
 
     def _write(self, document: Document, folder: Path) -> None:
-        from ddpsim.reports.files import write_reports
+        from ddpsim.reports.report_folder import write_reports
 
         write_reports(document, folder)
         self._path = folder / "report.html"
 
-    def _write_beside(self, document: Document, folder: Path, row: IndexRow) -> None:
-        from ddpsim.reports.files import write_reports
-        from ddpsim.reports.forms.junit import cases_of
-        from ddpsim.reports.index import IndexEntry, folder_name
-
-        own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
-        write_reports(document, folder / own)
-        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
-        self._entries.append(IndexEntry(row, case, own))
-
     def finish(self, *, is_done: bool) -> Path | None:
-        """Write the index of several runs, and return the file to open; None if nothing was written.
-
-        A command that ended early gets an index of its finished runs, one that is done also an empty index.
-        """
+        """Write the index of several runs, and return the file to open; None if nothing was written."""
         if self._folder is None or not self._title or not (self._entries or is_done):
             return self._path
         from ddpsim.reports.index import write_index

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, Records, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -29,7 +29,7 @@ from ddpsim.scenarios.cli.options import (
     schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import check_records, leave_records
+from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting, show_lanes
 from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
 from ddpsim.scenarios.cli.status import worst
@@ -37,7 +37,7 @@ from ddpsim.simulator.imports import without_collections
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 
 if TYPE_CHECKING:
-    from ddpsim import Budget, Result
+    from ddpsim import Result
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
@@ -57,18 +57,16 @@ def run(
             metavar="A..B",
             help=f"Run once with each seed from A to B, and count the outcomes; without --policy, the policy is "
             f"{DEFAULT_DRAWING}.",
-            show_default=False,
         ),
     ] = None,
     transport: TransportName = "memory",
     options: OptionsOfRun,
     timeout: Timeout = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]", show_default=False),
+        float | None, typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Stop after so many steps, as unknown.  [default: 10000000]", show_default=False)
+        int | None, typer.Option(help="Stop after so many steps, as unknown.  [default: 10000000]")
     ] = None,
     lanes: Annotated[
         bool, typer.Option("--lanes", help="Draw a lane for each rank, one letter per call, below the report.")
@@ -79,9 +77,13 @@ def run(
 ) -> int:
     """Run a script, a function or a scenario, and report its outcome."""
     with without_collections():
+        from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import with_options
         from ddpsim.scenarios.running.runner import run_scenario
+
+    limits: dict[str, Any] = {"seconds": seconds, "steps": steps}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
         return run_scenario(
@@ -92,11 +94,11 @@ def run(
             policy=policy,
             seed=seed,
             timeout_seconds=timeout,
-            budget=_budget(seconds, steps),
+            budget=Budget(**given) if given else None,
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
-    drawn = None if seeds is None else _seeds(seeds, policy, seed)
+    drawn = None if seeds is None else seeds_in(seeds, str(policy), seed)
     own = load(name)
     backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
     scenario = with_options(own, options)
@@ -108,24 +110,6 @@ def run(
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
         leave = partial(leave_records, records)
         return _run(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
-
-
-def _seeds(seeds: str, policy: str | None, seed: int) -> range:
-    """Parse the value of --seeds. Raises UsageError for another text, and if --seed is given, too."""
-    from ddpsim import UsageError
-
-    if seed:
-        raise UsageError(f"found --seed {seed} and --seeds {seeds}, expected only one: leave one of them out")
-    return seeds_in(seeds, str(policy))
-
-
-def _budget(seconds: float | None, steps: int | None) -> Budget | None:
-    """Return the budget of the given options; None if none is given. Raises UsageError for a wrong value."""
-    from ddpsim import Budget
-
-    said: dict[str, Any] = {"seconds": seconds, "steps": steps}
-    given = {name: value for name, value in said.items() if value is not None}
-    return Budget(**given) if given else None
 
 
 def _run(
@@ -198,10 +182,8 @@ def _outcome(result: Result, backend: str) -> str:
         return "passes"
     if result.verdict is Verdict.UNKNOWN:
         return "is not decided"
-    does_hang = result.findings[0].code.value.startswith("deadlock.")
-    if backend == GLOO.name:
-        return "hangs" if does_hang else "fails"
-    return "can hang" if does_hang else "can fail"
+    verb = "hang" if result.findings[0].code.value.startswith("deadlock.") else "fail"
+    return f"{verb}s" if backend == GLOO.name else f"can {verb}"
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:

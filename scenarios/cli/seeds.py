@@ -1,7 +1,4 @@
-"""`ddpsim run --seeds 0..99`: run one scenario with many seeds, and count the outcomes.
-
-Every seed is run, because the count of failures is wanted. Only the first unexpected run is shown whole.
-"""
+"""`ddpsim run --seeds 0..99`: run one scenario with many seeds, count the outcomes, and show one unexpected run."""
 
 from __future__ import annotations
 
@@ -21,13 +18,15 @@ if TYPE_CHECKING:
 _MOST = 1_000_000
 
 
-def seeds_in(text: str, policy: str) -> range:
+def seeds_in(text: str, policy: str, seed: int) -> range:
     """Return the seeds of a text like "0..99", including both ends.
 
-    Raises UsageError for another text, and for a policy that uses no seed.
+    Raises UsageError for another text, for a policy that uses no seed, and if `seed` is given, too.
     """
     from ddpsim import UsageError
 
+    if seed:
+        raise UsageError(f"found --seed {seed} and --seeds {text}, expected only one: leave one of them out")
     found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
     if not first <= last < first + _MOST:
@@ -43,8 +42,8 @@ def seeds_in(text: str, policy: str) -> range:
 class Outcomes:
     """Counts of the outcomes of many seeds, and the one run to show."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    first_seeds: dict[str, int] = field(default_factory=dict)
+    seeds: dict[str, list[int]] = field(default_factory=dict)
+    """By outcome, the seeds of the runs with this outcome."""
     statuses: list[Status] = field(default_factory=list)
     _shown: tuple[Result, Judgement] | None = None
 
@@ -52,9 +51,7 @@ class Outcomes:
         """Count a run, and keep it if it is the one to show so far."""
         from ddpsim.scenarios.model import found_text
 
-        found = found_text(result)
-        self.counts[found] = self.counts.get(found, 0) + 1
-        self.first_seeds.setdefault(found, seed)
+        self.seeds.setdefault(found_text(result), []).append(seed)
         self.statuses.append(judgement.status)
         if self._shown is None or _rank(result, judgement) > _rank(*self._shown):
             self._shown = result, judgement
@@ -72,7 +69,7 @@ class Outcomes:
 
         count, others = len(self.statuses), sum(status is not Status.AS_EXPECTED for status in self.statuses)
         if not others:
-            which = f"each of {count} seeds" if count > 1 else f"seed {min(self.first_seeds.values())}"
+            which = f"each of {count} seeds" if count > 1 else f"seed {min(map(min, self.seeds.values()))}"
             return Judgement(Status.AS_EXPECTED, f"as expected with {which}")
         assert self._shown is not None
         return Judgement(worst(self.statuses), f"{self._shown[1].line}; with {others} of {count} seeds")
@@ -82,9 +79,9 @@ class Outcomes:
         """A table of the outcomes with counts and first seeds; then the run to show, unless it passed."""
         from ddpsim import Verdict
 
-        width = len(str(max(self.counts.values())))
-        rows = sorted(self.counts.items(), key=lambda row: (-row[1], self.first_seeds[row[0]]))
-        table = [f"{count:>{width}}  {found}  (first with seed {self.first_seeds[found]})" for found, count in rows]
+        rows = sorted(self.seeds.items(), key=lambda row: (-len(row[1]), row[1][0]))
+        width = len(str(len(rows[0][1])))
+        table = [f"{len(seeds):>{width}}  {found}  (first with seed {seeds[0]})" for found, seeds in rows]
         if self.shown.verdict is not Verdict.PASS:
             table += ["", str(self.shown)]
         elif self.shown.not_struck:
@@ -95,18 +92,14 @@ class Outcomes:
 def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:
     """Run each seed and count the outcomes, with a progress bar on a terminal."""
     outcomes = Outcomes()
-
-    def run_one(seed: int) -> None:
-        result = run(seed)
+    results = ((seed, run(seed)) for seed in seeds)
+    for seed, result in output.with_progress_bar(results, len(seeds)):
         outcomes.add(seed, result, judge(result))
-
-    for _ in output.with_progress_bar(map(run_one, seeds), len(seeds)):
-        pass
     return outcomes
 
 
 def _rank(result: Result, judgement: Judgement) -> int:
-    """Return the priority of a run to be the one shown."""
+    """Return the priority of a run for being shown: highest for an unexpected one, then for one that did not pass."""
     from ddpsim import Verdict
 
     return 2 * (judgement.status is not Status.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

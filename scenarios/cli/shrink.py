@@ -32,16 +32,12 @@ def shrink(
         typer.Argument(
             metavar="TOKEN",
             help="Replay token of the failure; not needed if round robin fails, or if the file has a schedule.",
-            show_default=False,
         ),
     ] = None,
     *,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help=f"The policy under which it fails: {listed(RUNNING)}.", show_default=False),
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help=f"The policy under which it fails: {listed(RUNNING)}.")] = None,
     seed: Seed = 0,
     options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
@@ -72,6 +68,7 @@ def shrink(
 def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> Status:
     """Save the shrunk scenario, run the saved file, and print that run; delete the file if it does not fail."""
     from ddpsim import Verdict
+    from ddpsim.scenarios.files.program_line import as_typed
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
@@ -81,7 +78,11 @@ def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> St
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
         path.unlink(missing_ok=True)
-        output.show(_flaky(name))
+        output.show(
+            f"{name} failed, but not again under the same schedule, so nothing is saved: the program is not "
+            "deterministic (time, random numbers); to find the cause: ddpsim explore --check-determinism "
+            + as_typed(name)
+        )
         return Status.OTHERWISE
     output.show(f"{_change(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
     output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
@@ -114,24 +115,14 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
     if token is None and policy is None:
         return scenario
     with silent(scenario):
-        result = (
-            replay_scenario(scenario, token, engine)
-            if token is not None
-            else run_scenario(scenario, engine, policy=policy, seed=seed)
-        )
+        if token is not None:
+            result = replay_scenario(scenario, token, engine)
+        else:
+            result = run_scenario(scenario, engine, policy=policy, seed=seed)
     start = result.schedule.start
     alike = start.is_alike if start is not None else scenario.alike
     hash_seed = scenario.hash_seed if start is None else start.own_hash_seed
     return replace(scenario, choices=result.schedule.choices, alike=alike, hash_seed=hash_seed)
-
-
-def _flaky(name: str) -> str:
-    from ddpsim.scenarios.files.program_line import as_typed
-
-    return (
-        f"{name} failed, but not again under the same schedule, so nothing is saved: the program is not deterministic "
-        f"(time, random numbers); to find the cause: ddpsim explore --check-determinism {as_typed(name)}"
-    )
 
 
 _END = {

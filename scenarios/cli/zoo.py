@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 def zoo(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these scenarios, each with its repaired twin.", show_default=False),
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these scenarios, each with its repaired twin.")
     ] = None,
     tags: Tags = None,
     engine: EngineOrBoth = "torch",
@@ -84,7 +83,7 @@ def _run_all(
     pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
 ) -> list[ZooOutcome]:
     """Run the scenarios, print a row for each, and at the end the reports of the unexpected ones."""
-    from ddpsim.scenarios.cli.table import Table, closing
+    from ddpsim.scenarios.cli.zoo_outcome import Table, closing
 
     start = time.perf_counter()
     table = Table(pairs)

@@ -1,13 +1,15 @@
-"""The outcome of one scenario of `ddpsim zoo`: the cells of its row, and the whole report if it is unexpected."""
+"""The table of `ddpsim zoo`: a row for each run, then the whole report of each unexpected run."""
 
 from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddpsim import Result, UsageError
+from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.judgement import judge, misses_line
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
@@ -15,6 +17,12 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.jobs.job_result import refusal
 from ddpsim.scenarios.model import Expectation, Scenario, found_location, found_on_processes, found_text
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
+
+_WIDTH = 100
+_NAME_WIDTH = 48
+"""The widest name column; a longer name shifts its own row only."""
+_TIME_WIDTH = 5
+_MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?", None: "-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,8 @@ def outcome_of(
         result = run_scenario(scenario, engine, transport=transport, **options)
     except Exception as error:
         seconds, status, found = time.perf_counter() - start, Status.OTHERWISE, type(error).__name__
-        text = _error_text(error)
+        is_plain = isinstance(error, UsageError)
+        text = f"{found}: {error}" if is_plain else "".join(traceback.format_exception(error)).rstrip()
         report.add_without_report(scenario.name, engine, expected=wanted, found=found, text=text, seconds=seconds)
     else:
         seconds, found = time.perf_counter() - start, _found_cell(expected, result, transport)
@@ -79,7 +88,42 @@ def _brief(text: str) -> str:
     return finding or verdict
 
 
-def _error_text(error: Exception) -> str:
-    if isinstance(error, UsageError):
-        return f"{type(error).__name__}: {error}"
-    return "".join(traceback.format_exception(error)).rstrip()
+class Table:
+    """Formats the rows of the table, with columns as wide as their widest cell."""
+
+    def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
+        engines = {engine for _, engine in pairs}
+        self._name_width = min(_NAME_WIDTH, max(map(len, ["name", *(scenario.name for scenario, _ in pairs)])))
+        self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None
+        """None if there is one engine, which needs no column."""
+
+    def head(self) -> str:
+        """Return the header row."""
+        return f"{self._cells('name', 'by', 'ms')}    expected"
+
+    def row(self, outcome: ZooOutcome) -> str:
+        """Return a run's row: a mark, the expected outcome, and what was found instead or why it was not run."""
+        cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
+        line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
+        if not outcome.found:
+            return line
+        found = f"{'not run:' if outcome.status is None else 'found'} {outcome.found}"
+        return f"{line}; {found}" if len(line) + 2 + len(found) <= _WIDTH else f"{line};\n{'':{len(cells)}}    {found}"
+
+    def _cells(self, name: str, engine: str, milliseconds: str) -> str:
+        by = "" if self._engine_width is None else f"  {engine:<{self._engine_width}}"
+        return f"{name:<{self._name_width}}{by}  {milliseconds:>{_TIME_WIDTH}}"
+
+
+def closing(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
+    """Return the whole report of each unexpected run, and a line with the counts."""
+    run = [outcome for outcome in outcomes if outcome.status is not None]
+    surprising = [outcome for outcome in run if outcome.status is not Status.AS_EXPECTED]
+    texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]
+    surprises = sum(outcome.status is Status.OTHERWISE for outcome in outcomes)
+    unknown = len(surprising) - surprises
+    noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
+    counts = [f"{output.counted(len(run) - len(surprising), noun)} as expected", output.counted(surprises, "surprise")]
+    counts += [f"{unknown} unknown"] if unknown else []
+    counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
+    return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])

@@ -1,8 +1,7 @@
 """List the scenarios that come with ddpsim, by reading their files without importing them.
 
-A scenario's module needs torch, and importing all of them takes seconds, but a list should appear at once. So only the
-arguments of `@scenario` are evaluated in a Python file, and a few keys are read from a TOML file. A test checks that
-this equals what the registry loads.
+Importing all of them takes seconds, but a list should appear at once. So only the arguments of `@scenario` are read
+from a Python file, and a few keys from a TOML file. A test checks that this equals what the registry loads.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is read of one scenario."""
+    """A scenario as `ddpsim list` shows it, read from its file without importing it."""
 
     name: str
     summary: str
@@ -88,18 +87,15 @@ def _in_python(text: str) -> Iterator[Entry]:
         for call in (each for each in function.decorator_list if isinstance(each, ast.Call)):
             kind = ast.unparse(call.func)
             if kind == "scenario":
-                shown = [keyword for keyword in call.keywords if keyword.arg in _SHOWN]
-                entry = _entry(function, {str(each.arg): _value(each.value, names) for each in shown})
+                shown = {str(each.arg): ast.Expression(each.value) for each in call.keywords if each.arg in _SHOWN}
+                values = {key: eval(compile(each, "@scenario", "eval"), dict(names)) for key, each in shown.items()}
+                entry = _entry(function, values)
             elif kind == "repairs":
                 entry = _twin(function, found[ast.unparse(call.args[0])])
             else:
                 continue
             found[function.name] = entry
             yield entry
-
-
-def _value(expression: ast.expr, names: Mapping[str, object]) -> Any:
-    return eval(compile(ast.Expression(expression), "<the arguments of @scenario>", "eval"), dict(names))
 
 
 def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:

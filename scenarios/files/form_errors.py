@@ -36,16 +36,15 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 
 
 def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value in `values`, which should be a `form` and is at `start`, and a sentence
-    about it.
-    """
+    """Return the path of the invalid value, and a sentence about it. The value at `start` was read as a `form`."""
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
     )
     path, kind = (*start, *below), _type_at(inspect.type_info(form), below, at(values, start))
     if unknown := _NO_FIELD.match(str(error)):
-        known = sorted(_keys_of(kind, at(values, path)))
+        table = _table(kind, at(values, path))
+        known = sorted(filter(None, [*(field.encode_name for field in table.fields), table.tag_field]))
         path = (*path, unknown[1])
         return path, f"{key_name(path)} is not a known key, expected {_one_of(known, unknown[1])}"
     if missing := _NOT_GIVEN.match(str(error)):
@@ -108,26 +107,17 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table. If the key says which kind of table it is, return an enumeration of the
-    kinds.
-    """
+    """Return the type of a key in a table. For the key that chooses the kind of table, return all kinds."""
     tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
-    fields = {field.encode_name: field.type for field in _chosen(tables, value).fields}
-    return fields[key]
+    return next(field.type for field in _table(kind, value).fields if field.encode_name == key)
 
 
-def _chosen(tables: list[inspect.StructType], value: Any) -> inspect.StructType:
-    tag = value.get(tables[0].tag_field)
-    return next(table for table in tables if table.tag == tag)
-
-
-def _keys_of(kind: inspect.Type, value: Any) -> Iterator[str]:
-    table = _chosen([each for each in _alternatives(kind) if isinstance(each, inspect.StructType)], value)
-    yield from (field.encode_name for field in table.fields)
-    if table.tag_field:
-        yield table.tag_field
+def _table(kind: inspect.Type, value: Any) -> inspect.StructType:
+    """Return the form of a table; its tag chooses among several."""
+    tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+    return next(table for table in tables if table.tag == value.get(table.tag_field))
 
 
 # --- what is expected -------------------------------------------------------------------------------------------------
@@ -136,12 +126,10 @@ def _keys_of(kind: inspect.Type, value: Any) -> Iterator[str]:
 def _expected(kind: inspect.Type, value: object, key: str) -> str:
     if isinstance(kind, inspect.Metadata) and kind.extra:
         return str(kind.extra["expected"])
-    each = list(_alternatives(kind))
-    meant = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
-    texts = [_text(one, value, key) for one in each if isinstance(one, meant)] or [
-        _text(one, value, key) for one in each
-    ]
-    return " or ".join(dict.fromkeys(texts))
+    possible = list(_alternatives(kind))
+    similar = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
+    described = [each for each in possible if isinstance(each, similar)] or possible
+    return " or ".join(dict.fromkeys(_text(each, value, key) for each in described))
 
 
 def _text(kind: inspect.Type, value: object, key: str) -> str:
@@ -163,11 +151,9 @@ def _text(kind: inspect.Type, value: object, key: str) -> str:
 def _array(item: inspect.Type, key: str) -> str:
     if isinstance(item, inspect.IntType):
         return f"an array of whole numbers {_range(item)}"
-    return (
-        "an array of strings"
-        if isinstance(item, (inspect.StrType, inspect.EnumType))
-        else f"tables, each under [[{key}]]"
-    )
+    if isinstance(item, (inspect.StrType, inspect.EnumType)):
+        return "an array of strings"
+    return f"tables, each under [[{key}]]"
 
 
 def _range(kind: inspect.IntType) -> str:

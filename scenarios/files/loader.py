@@ -20,14 +20,15 @@ _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a
 def load(name: str) -> Scenario:
     """Return the scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
 
-    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. A program becomes
-    one, too. It is a command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError, with the nearest
-    name if there is one.
+    A plain function of a rank, or of nothing, and a program become scenarios that are expected to pass. A program is a
+    command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError for an unknown name.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
     if words := words_of_program(name):
-        return _program(name, words)
+        program = Script(tuple(words), counts_ranks=True)
+        program.check()
+        return Scenario(name, "", program, min_world_size=1, hash_seed=own_hash_seed())
     file, _, function = name.rpartition(":")
     if name.endswith(SUFFIXES):
         file, function = name, ""
@@ -53,12 +54,6 @@ def _from_file(name: str, path: Path, function: str) -> Scenario:
     if isinstance(program, Scenario):
         return replace(program, name=name)
     return Scenario(name, program.__doc__ or "", program, min_world_size=1)
-
-
-def _program(name: str, words: list[str]) -> Scenario:
-    program = Script(tuple(words), counts_ranks=True)
-    program.check()
-    return Scenario(name, "", program, min_world_size=1, hash_seed=own_hash_seed())
 
 
 def _is_file(path: Path) -> bool:

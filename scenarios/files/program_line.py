@@ -18,7 +18,7 @@ def words_of_program(name: str) -> list[str]:
 
 
 def as_typed(name: str) -> str:
-    """Return the name as written at the end of a command: a program is several words there."""
+    """Return the name as a command line has it: quoted if needed, but a program stays several words."""
     return name if words_of_program(name) else shlex.quote(name)
 
 

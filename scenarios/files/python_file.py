@@ -22,10 +22,7 @@ SUFFIXES = (".py", ".toml")
 def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses.
 
-    `find` looks up another scenario that the file refers to.
-
-    Raises UsageError if the file cannot be loaded. Modules imported from its folder are forgotten when the next file is
-    loaded.
+    `find` looks up another scenario that the file refers to. Raises UsageError if the file cannot be loaded.
     """
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
@@ -81,10 +78,7 @@ def execute(path: Path) -> ModuleType:
 
 
 def import_problem(path: Path, error: BaseException) -> str:
-    """Return one line about an error raised while a file was imported, with the file's line.
-
-    If a module in the same folder raised it, the line in that module is added.
-    """
+    """Return one line about an error raised while a file was imported, with its line in each file of that folder."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # `locations` has the line
     message = " ".join(f"{type(error).__name__}: {text}".split())
     locations = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]

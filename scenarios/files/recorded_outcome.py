@@ -1,17 +1,10 @@
-"""The outcome of a saved run, in a table of its file, so that a replay can be compared with it.
-
-    [recorded]
-    verdict = "fail"
-    codes = ["deadlock.cycle"]
-    digest = "0f2c..."                     # of the trace
-    choices = 23                           # 0 if not counted: round robin does not choose
+"""The outcome of a saved run, in the table `[recorded]` of its file, so that a replay can be compared with it.
 
 A file without the table can still be replayed; only its schedule is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,7 +15,7 @@ from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
-"""The name of the table."""
+"""The name of the table in a scenario file."""
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,39 +30,35 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def difference(self, other: RecordedOutcome) -> str:
         """Return the first difference from another run, with both values; "" if there is none."""
-        for what, side in _SIDES:
-            one, again = side(self), side(other)
-            if one == again or (what == _CHOICES and "0" in (one, again)):
+        now = other._texts()
+        for what, recorded in self._texts().items():
+            if recorded == now[what] or (what == "choices" and "0" in (recorded, now[what])):
                 continue
             late = "late" if other.choices > self.choices else "early"
-            return f"{what}: recorded {one}; now {again}" + (f", so it ended {late}" if what == _CHOICES else "")
+            return f"{what}: recorded {recorded}; now {now[what]}" + (f", so it ended {late}" * (what == "choices"))
         return ""
 
-
-_CHOICES = "choices"
-_SIDES: tuple[tuple[str, Callable[[RecordedOutcome], str]], ...] = (
-    ("verdict", lambda run: run.verdict.value),
-    ("findings", lambda run: ", ".join(map(str, run.codes)) or "none"),
-    (_CHOICES, lambda run: str(run.choices)),
-    ("digest of the trace", lambda run: run.digest),
-)
+    def _texts(self) -> dict[str, str]:
+        return {
+            "verdict": self.verdict.value,
+            "findings": ", ".join(map(str, self.codes)) or "none",
+            "choices": str(self.choices),
+            "digest of the trace": self.digest,
+        }
 
 
 def outcome_of(result: Result) -> RecordedOutcome:
-    """Return the outcome of a run in the form that is recorded."""
+    """Return the outcome of a run, to record it or to compare it with a recorded one."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def with_outcome(text: str, result: Result) -> str:
-    """Return the text of a scenario file, which has no such table yet, with the outcome of a run added."""
+    """Add the outcome of a run to the text of a scenario file, which has no such table yet."""
     return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
 
 
 def read_outcome(name: str) -> RecordedOutcome | None:
-    """Return the outcome recorded in the file of that name; None if it is no such file, or has none.
-
-    Raises UsageError if the table is invalid.
-    """
+    """Return the outcome recorded in the TOML file of that name, or None. Raises UsageError if the table is invalid."""
     file = open_toml(Path(name)) if name.endswith(".toml") else None
     return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

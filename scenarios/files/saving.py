@@ -34,7 +34,6 @@ from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, t
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import choices_text
-from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.program_json import to_json
 from ddpsim.simulator.run_options import NOTHING
 from ddpsim.simulator.whole_file import write_whole
@@ -42,7 +41,11 @@ from ddpsim.simulator.whole_file import write_whole
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
     """Write a scenario into a file, replacing an existing one. Raises UsageError if it cannot be written."""
-    text = text_of(scenario, summary=summary, cause=cause)
+    write_text(path, text_of(scenario, summary=summary, cause=cause))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
@@ -51,10 +54,9 @@ def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") 
 
 
 def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
-    """Return the text of a file that loads as this scenario; if it is a function, the file refers to it by name.
+    """Return the text of a file that loads as this scenario, with its own summary and cause by default.
 
-    `summary` and `cause` go into the file; the defaults are the scenario's own. The expectation of a function is not
-    written, because the scenario of that name has it.
+    If the scenario is a function, the file refers to it by name, and does not repeat its expectation.
     """
     said = {
         "ddpsim": VERSION,
@@ -81,7 +83,7 @@ _LAST = ("fault", "expect")
 
 
 def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
-    """Return the faults to write: a scenario that is run by its name has its own."""
+    """Return the tables of faults to write. A scenario that the file names already has its own faults."""
     is_value = training_in(scenario) is not None or program_in(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
     faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
@@ -89,14 +91,16 @@ def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
 
 
 def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """Return the form of what it runs and what it expects."""
+    """Return the form of a scenario; it has what the scenario runs and expects, and the keys of `said`."""
     training, program = training_in(scenario), program_in(scenario)
     if training is not None:
         return _training(_within_reach(training, scenario.world_size), scenario, said)
     if program is None:
         return OtherForm(**said, scenario=scenario.name)
     is_as_found = scenario.expected == expectation_of(program) and scenario.expected_under_ddp is None
-    return _program(program, said | ({} if is_as_found else {"expect": _expect(Expected, scenario)}))
+    value = json.loads(to_json(program))
+    said |= {"group": value["groups"] or None, "rank": tuple(map(RankTable, value["ranks"]))}
+    return ProgramForm(**said, **({} if is_as_found else {"expect": _expect(Expected, scenario)}))
 
 
 def _within_reach(training: Training, world_size: int) -> Training:
@@ -113,14 +117,14 @@ def _within_reach(training: Training, world_size: int) -> Training:
 def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
     """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
-    rule = training.iterations
+    rule, mixed = training.iterations, training.mixed_precision
     expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
     return TrainingForm(
         **said,
         network=networks[0] if len(networks) == 1 else networks,
         iterations=rule.start if isinstance(rule, Rule) and rule == Rule(rule.start) else rule,
         dtype=Dtype(str(training.dtype).removeprefix("torch.")),
-        mixed_precision=_mixed_precision(training),
+        mixed_precision=None if mixed is None else MixedPrecision(str(mixed).removeprefix("torch.")),
         join=True if training.join == JoinTerms() else training.join or False,
         optimizer=training.optimizer,
         engine=dict(training.engine_options),
@@ -130,29 +134,15 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
     )
 
 
-def _mixed_precision(training: Training) -> MixedPrecision | None:
-    dtype = training.mixed_precision
-    return None if dtype is None else MixedPrecision(str(dtype).removeprefix("torch."))
-
-
-def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
-    value = json.loads(to_json(program))
-    return ProgramForm(**said, group=value["groups"] or None, rank=tuple(map(RankTable, value["ranks"])))
-
-
 def _lines(steps: list[Any]) -> Any:
-    """Format one step per line."""
+    """Return the steps as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
-    lines.extend([_inline(step) for step in steps])
+    for step in steps:
+        table = tomlkit.inline_table()
+        if isinstance(step, dict):
+            table.update(step)
+        lines.append(table if isinstance(step, dict) else step)
     return lines
-
-
-def _inline(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    table = tomlkit.inline_table()
-    table.update(value)
-    return table
 
 
 def _expect(kind: type[Expected], scenario: Scenario, **other: Any) -> Any:
@@ -170,7 +160,7 @@ def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
 
 
 def _options(scenario: Scenario) -> dict[str, Any]:
-    """Return the options of its runs that differ from the defaults."""
+    """Return the run options of a scenario that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
     values = {name: getattr(scenario, name) for name in OPTION_KEYS}
     given = {name: value for name, value in values.items() if value != defaults[name]}

@@ -1,26 +1,7 @@
 """Read scenarios from TOML files: a declared training, the steps of each rank, or another scenario with a schedule.
 
-    summary = "one rank has a batch less than the others, and join lets them continue"
-    world_size = 3
-    network = { name = "mlp", hidden = [8, 8] }
-    iterations = [2, 4, 3]                 # or one number, or { start = 2, step = 1, cycle = 3 }
-    join = true
-
-    [engine]                               # arguments of DistributedDataParallel
-    bucket_cap_mb = 0.001
-
-    [[exception]]                          # what all ranks, or `ranks`, do differently in some iterations
-    iterations = [0]
-    action = "accumulate"
-
-    [expect]
-    oracle = true                          # compare every rank's numbers with plain training
-
-Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/program_json.py, and `[[group]]`
-the groups; or `scenario` names another scenario. `schedule` has the choices, as in a replay token, and `runs_on` the
-engine. docs/scenarios.md lists every key.
-
-`toml_forms.py` has one form for each of the three. A file is read into a form, and `saving.py` writes it from one.
+`toml_forms.py` has one form for each of the three, and docs/scenarios.md lists every key. A file is read into a form,
+and `saving.py` writes it from one.
 """
 
 from __future__ import annotations
@@ -52,7 +33,6 @@ from ddpsim.scenarios.files.value_scenarios import of_program, program_of_traini
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training import oracle
 from ddpsim.scenarios.training.reference import by_oracle
-from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.choices import choices_in
 from ddpsim.simulator.errors import ReplayError
 from ddpsim.simulator.faults import Fault
@@ -64,16 +44,13 @@ VERSION = 1
 """The version of the format; also that of a file without a version."""
 
 Find = Callable[[str], Scenario]
-"""Finds the scenario of a name."""
+"""A function that returns the scenario of a name."""
 
 # --- the parts of a file ----------------------------------------------------------------------------------------------
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """Return the scenario in a file; `find` looks up another scenario that it may refer to.
-
-    Raises UsageError, with file, line and key, if the file is invalid.
-    """
+    """Return the scenario in a file; `find` looks up another one. Raises UsageError with file, line and key."""
     file = open_toml(path)
     version = file.values.get("ddpsim")
     if version is not None and (type(version) is not int or version != VERSION):
@@ -81,24 +58,20 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
         file.refuse("ddpsim", expected=expected)
     if "rank" in file.values and "scenario" in file.values:
         file.contradict("rank", says="cannot be combined with `scenario`: leave one of them out")
+    form: ScenarioForm
     if "rank" in file.values:
-        form: ScenarioForm = file.read(ProgramForm)
+        form = program = file.read(ProgramForm)
+        scenario = _program(file, program)
+    elif "scenario" in file.values:
+        form = other = file.read(OtherForm)
+        scenario = _other(file, other, find)
     else:
-        form = file.read(OtherForm if "scenario" in file.values else TrainingForm)
-    scenario = _under_schedule(file, form, _scenario(file, form, find))
+        form = training = file.read(TrainingForm)
+        scenario = _training(file, training)
+    scenario = _under_schedule(file, form, scenario)
     if not scenario.summary:
         file.contradict("summary", says='is missing: add `summary = "..."`, one line on what the scenario shows')
     return scenario
-
-
-def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario:
-    """Return what the file runs, with what it expects."""
-    if isinstance(form, ProgramForm):
-        return _program(file, form)
-    if isinstance(form, OtherForm):
-        return _other(file, form, find)
-    assert isinstance(form, TrainingForm)
-    return _training(file, form)
 
 
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
@@ -106,7 +79,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
     try:
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
-        file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
+        file.refuse("schedule", expected='choices as in a replay token: write one such as "0x12.1.2"')
     faults = _faults(file, form, scenario.world_size)
     given = {name: getattr(form, name) for name in OPTION_KEYS}
     options: dict[str, Any] = {
@@ -139,7 +112,10 @@ def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     expect = form.expect or ExpectedOfTraining()
     expected, under_ddp = _expectations(file, expect, world_size)
     if expect.oracle:
-        _check_oracle(file, training, world_size)
+        try:
+            oracle.check_has_meaning(training, world_size)
+        except UsageError as error:
+            file.contradict("expect", "oracle", says=f"is true, but {error}")
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
             says = "is true, but the oracle only judges runs that pass or end in divergence.*: leave it out"
             file.contradict("expect", "oracle", says=says)
@@ -190,7 +166,8 @@ def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
             "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
         )
     try:
-        scenario = find(_beside(file.path, form.scenario)).with_world_size(form.world_size or None)
+        name = with_path(form.scenario, lambda path: str(file.path.parent / path))
+        scenario = find(name).with_world_size(form.world_size or None)
     except UsageError as error:
         raise UsageError(f"{file.location('scenario')} {error}") from None
     return _as_expected(file, form, form.expect, scenario)
@@ -204,11 +181,6 @@ def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, sc
     return replace(scenario, **_description(file, form))
 
 
-def _beside(path: Path, name: str) -> str:
-    """Return a name unchanged, but a Python file's path relative to this file's folder."""
-    return with_path(name, lambda file: str(path.parent / file))
-
-
 def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
     """Return the name, summary and other texts of the scenario."""
     return {
@@ -220,7 +192,7 @@ def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 
 
 def _expectations(file: TomlFile, expect: Expected, world_size: int) -> tuple[Expectation, Expectation | None]:
-    """Return what is expected, and what is expected on our engine if that differs."""
+    """Return the expected outcome, and the expected outcome on the engine of ddpsim if that differs."""
     expected = _expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None
@@ -241,14 +213,7 @@ def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, 
     return Expectation(verdict, code, ranks or (), is_clean=code is None and verdict is Verdict.PASS)
 
 
-def _check_oracle(file: TomlFile, training: Training, world_size: int) -> None:
-    try:
-        oracle.check_has_meaning(training, world_size)
-    except UsageError as error:
-        file.contradict("expect", "oracle", says=f"is true, but {error}")
-
-
 def _is_compared(expected: Expectation) -> bool:
-    """Return True if a run with this outcome is compared with the oracle."""
+    """Return True if a run with this outcome is compared with training on one process."""
     diverges = expected.code is not None and expected.code.value.startswith("divergence.")
     return expected.verdict is Verdict.PASS or diverges

@@ -69,32 +69,32 @@ class ExpectedOfEngine(Form, frozen=True):
 
 
 class Expected(ExpectedOfEngine, frozen=True):
-    """The expected result, and the one on our engine if it differs."""
+    """The expected result, and the expected result on the engine of ddpsim if it differs."""
 
     ddp: ExpectedOfEngine | None = None
 
 
 class ExpectedOfTraining(Expected, frozen=True):
-    """The same, and whether every rank's numbers must equal plain training."""
+    """The expected result of a training: also whether every rank's numbers must equal training on one process."""
 
     oracle: bool = False
 
 
-class _CrashTable(Form, frozen=True, tag_field="kind", tag="crash"):
+class _FaultTable(Form, frozen=True, tag_field="kind"):
     rank: Whole = 0
     before_call: Whole = 0
+
+
+class _CrashTable(_FaultTable, frozen=True, tag="crash"):
     message: str = "injected crash"
 
 
-class _DelayTable(Form, frozen=True, tag_field="kind", tag="delay"):
-    rank: Whole = 0
-    before_call: Whole = 0
+class _DelayTable(_FaultTable, frozen=True, tag="delay"):
     seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 1.0
 
 
-class _EarlyReturnTable(Form, frozen=True, tag_field="kind", tag="early_return"):
-    rank: Whole = 0
-    before_call: Whole = 0
+class _EarlyReturnTable(_FaultTable, frozen=True, tag="early_return"):
+    """It has no key of its own."""
 
 
 FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable
@@ -106,7 +106,7 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 
 
 def _key_type(name: str, option: Option) -> Any:
-    """Return the type of a key's value."""
+    """Return the type of the key that sets a run option."""
     hint = get_type_hints(RunOptions)[name]
     if option.choices:
         texts = option.choices + (NOTHING,) * option.has_none
@@ -149,7 +149,7 @@ class ScenarioForm(_OptionsForm, frozen=True):
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     recorded: RecordedOutcome | None = None
-    """Only a replay compares with it, but every reader validates it."""
+    """The recorded outcome. Only a replay compares with it, but every reader validates it."""
 
 
 class TrainingForm(
@@ -196,7 +196,7 @@ ALIKE = (
     "recomputes",
     "clip_norm",
 )
-"""Fields that a training also has, with the same meaning."""
+"""The fields that class `Training` also has, with the same meaning."""
 
 
 class RankTable(Form, frozen=True):

@@ -34,19 +34,20 @@ def open_toml(path: Path) -> TomlFile:
         text = path.read_text(encoding="utf-8")
         return TomlFile(path, text, tomllib.loads(text))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
+        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario: correct the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         location = re.search(r"\(at line (\d+).*\)", str(error))
         line = location[1] if location else max(1, len(text.splitlines()))  # the error is at the end of the document
-        raise UsageError(f"{path}:{line} is not TOML ({error}), expected lines like `world_size = 4`") from error
+        expected = "expected lines like `world_size = 4`: correct this one"
+        raise UsageError(f"{path}:{line} is not TOML ({error}), {expected}") from error
     except (ValueError, RecursionError) as error:  # neither has a position
         reason = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
-        raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML") from error
+        raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML: correct it") from error
 
 
 @dataclass(frozen=True)
 class TomlFile:
-    """The values of a file and their lines. Keys in an inline table count as on the line where that begins."""
+    """The values of a TOML file and the lines of its keys. A key in an inline table has the line of the table."""
 
     path: Path
     text: str
@@ -61,18 +62,18 @@ class TomlFile:
             raise UsageError(f"{self.location(*wrong)} {text}") from None
 
     def location(self, *path: str | int) -> str:
-        """Return file and line of a key, with which an error begins."""
+        """Return the file and line of a key, for the beginning of a message."""
         known = path
         while known and known not in self._lines:
             known = known[:-1]
         return f"{self.path}:{self._lines.get(known, 1)}:"
 
     def refuse(self, *path: str | int, expected: str) -> NoReturn:
-        """Raise UsageError for the value of a key."""
+        """Raise UsageError for the wrong value of a key."""
         self.contradict(*path, says=f"is {shown(at(self.values, path))}, expected {expected}")
 
     def contradict(self, *path: str | int, says: str) -> NoReturn:
-        """Raise UsageError for a value that does not fit to others."""
+        """Raise UsageError for a key, with a message of the file, its line, the key and `says`."""
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property
@@ -96,7 +97,9 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    for number, line in enumerate(_COMMENT_OR_STRING.sub(_in_one_line, text).split("\n"), 1):
+    # Of a multi-line string only the line ends are kept, because it has no keys.
+    only_lines = _COMMENT_OR_STRING.sub(lambda found: "\n" * found[0].count("\n") or found[0], text)
+    for number, line in enumerate(only_lines.split("\n"), 1):
         if header := _HEADER.match(line):
             table = _keys(header[2])
             if header[1] == "[[":
@@ -111,8 +114,3 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
 
 def _keys(text: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
-
-
-def _in_one_line(found: re.Match[str]) -> str:
-    """Return a multi-line string as line ends only, because it has no keys; return other text unchanged."""
-    return "\n" * found[0].count("\n") or found[0]

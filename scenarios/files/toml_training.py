@@ -46,8 +46,10 @@ def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training
     if not tables:
         file.refuse("network", expected=NETWORKS)
     choices, networks = zip(*(_network(file, path, table) for path, table in tables), strict=True)
-    for key in ("iterations", "rows"):
-        _check_one_for_each_rank(file, key, getattr(form, key), world_size)
+    for key, value in (("iterations", form.iterations), ("rows", form.rows)):
+        if isinstance(value, tuple) and len(value) != world_size:
+            expected = f"{world_size}, one for each rank of world_size = {world_size}"
+            file.contradict(key, says=f"has {len(value)} numbers, expected {expected}")
     join, optimizer = form.join, form.optimizer
     training = Training(
         choices,
@@ -89,27 +91,14 @@ def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int
         file.contradict(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
 
 
-def _check_one_for_each_rank(file: TomlFile, key: str, value: object, world_size: int) -> None:
-    if isinstance(value, tuple) and len(value) != world_size:
-        file.contradict(
-            key, says=f"has {len(value)} numbers, expected {world_size}, one for each rank of world_size = {world_size}"
-        )
-
-
 def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
-    """Return the network's name and options, and its outline."""
-    options: dict[str, Any] = {}
-    name, key = table, path
-    if not isinstance(table, str):
-        name, key = table.get("name", "linear"), (*path, "name")
-        if not isinstance(name, str):
-            file.refuse(*key, expected="a string")
-        options = {
-            option: tuple(value) if isinstance(value, list) else value
-            for option, value in table.items()
-            if option != "name"
-        }
-    assert isinstance(name, str)
+    """Return the network that a table chooses, and its outline (shapes, parameters and branches)."""
+    given = {"name": table} if isinstance(table, str) else table
+    key = path if isinstance(table, str) else (*path, "name")
+    options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}
+    name = options.pop("name", "linear")
+    if not isinstance(name, str):
+        file.refuse(*key, expected="a string")
     try:
         return NetworkChoice(name, options), outline(name, options)
     except OptionError as error:
@@ -130,9 +119,8 @@ def _engine_form() -> type[msgspec.Struct]:
     """Return a form of the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
-    known = {
-        key: kinds[type(each.default)] for key, each in arguments if key in _UNSET or isinstance(each.default, int)
-    }
+    taken = {key: each.default for key, each in arguments if key in _UNSET or isinstance(each.default, int)}
+    known = {key: kinds[type(default)] for key, default in taken.items()}
     known["bucket_cap_mb"] = Annotated[float, Meta(ge=0, lt=1e5)]
     fields = [(key, kind, None) for key, kind in known.items()]
     return msgspec.defstruct("Engine", fields, frozen=True, forbid_unknown_fields=True)
@@ -142,22 +130,17 @@ def _check_sizes(file: TomlFile, training: Training, networks: Sequence[Network]
     """Raise UsageError for a training that is too large, or whose optimizer does not fit its networks."""
     counts = [training.count(rank) for rank in range(world_size)]
     if max(counts) > MOST or sum(counts) > _MOST_ITERATIONS:
-        file.contradict(
-            "iterations",
-            says=f"are {max(counts)} on a rank and {sum(counts)} in all, "
-            f"expected {MOST} and {_MOST_ITERATIONS} at most",
-        )
+        expected = f"expected {MOST} and {_MOST_ITERATIONS} at most: use fewer"
+        file.contradict("iterations", says=f"are {max(counts)} on a rank and {sum(counts)} in all, {expected}")
     rows = training.rows if isinstance(training.rows, int) else max(training.rows)
     largest = max(prod(network.row) for network in networks)
     if rows * largest > _MOST_NUMBERS:
-        file.contradict(
-            "rows", says=f"are up to {rows} of {largest} numbers, expected {_MOST_NUMBERS} numbers in a batch at most"
-        )
+        expected = f"expected {_MOST_NUMBERS} numbers in a batch at most: use fewer"
+        file.contradict("rows", says=f"are up to {rows} of {largest} numbers, {expected}")
     name, momentum = training.optimizer.name, training.optimizer.momentum
     if name is not OptimizerName.SGD and any(network.sparse for network in networks):
-        file.contradict(
-            "optimizer", says=f"is {name.value}, which takes no sparse gradients as the network has: take sgd"
-        )
+        says = f"is {name.value}, which takes no sparse gradients, but the network has such: use sgd"
+        file.contradict("optimizer", says=says)
     if name is not OptimizerName.SGD and momentum:
         says = f"is {momentum}, but {name.value} has none: leave it out, or use sgd"
         file.contradict("optimizer", "momentum", says=says)
@@ -180,10 +163,10 @@ def _check_exception(
     longest = max(training.count(rank) for rank in ranks)
     if any(iteration >= longest for iteration in found.iterations or ()):
         nobody = "no rank" if found.ranks is None else "none of its ranks"
-        says = f"is {list(found.iterations or ())}, but {nobody} has more than {longest}, from 0"
+        says = f"is {list(found.iterations or ())}, but {nobody} has more than {longest}, counted from 0: correct it"
         file.contradict(*path, "iterations", says=says)
     if found.action is None and found.uses is None:
-        says = "is missing, expected an action, or the branches that a batch uses"
+        says = "is missing, expected an action, or `uses` with the branches that a batch uses: add one"
         file.contradict(*path, "action", says=says)
     if problem := _problem_of_uses(found.uses or (), networks):
         file.contradict(*path, "uses", says=problem)

@@ -20,7 +20,7 @@ from ddpsim.simulator.programs.program import Program
 def of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario of a training that has to pass, and to agree with the oracle where the oracle supports it."""
+    """Return a scenario of a training that has to pass and, if possible, to agree with training on one process."""
     return Scenario(
         name,
         "",
@@ -37,14 +37,14 @@ def of_training(
 
 
 def program_of_training(training: Training) -> Callable[..., Any]:
-    """Return what each rank runs."""
+    """Return the function that trains on each rank."""
     return parallel_trainer.train if training.needs_mesh else trainer.train
 
 
 def of_program(
     program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario of a program that has to give what `check` finds. Raises UsageError if ranks cannot run it."""
+    """Return a scenario of a program; it expects what `check` finds. Raises UsageError if ranks cannot run it."""
     return Scenario(
         name,
         "",
@@ -60,7 +60,7 @@ def of_program(
 
 
 def expectation_of(program: Program) -> Expectation:
-    """Return what a program should give without a schedule: the leading finding, or none."""
+    """Return the outcome that `check` predicts for a program: its first finding, or none."""
     found = check(program, site_of=site_of).findings
     return finds(found[0].code, found[0].ranks) if found else CLEAN
 
@@ -79,5 +79,5 @@ def training_in(scenario: Scenario) -> Training | None:
 
 
 def program_in(scenario: Scenario) -> Program | None:
-    """The program whose steps a scenario runs; None if it runs something else."""
+    """Return the program whose steps a scenario runs; None if it runs something else."""
     return next((each for each in scenario.args if isinstance(each, Program)), None)

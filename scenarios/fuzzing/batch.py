@@ -1,23 +1,32 @@
-"""Run one batch of a campaign. The result depends only on the plan and the batch number, in any process."""
+"""Run one batch of a campaign. The result depends only on the plan and the batch number, in any process.
+
+By default hypothesis also draws constants that it finds in the loaded modules. These differ between processes, and
+between versions of a file. So this module registers a provider without them.
+"""
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
+from typing import Any, TypeVar
 
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.value_scenarios import training_in
-from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.plan import Plan
-from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.strategies import schedules
 from ddpsim.scenarios.fuzzing.strategies.whole import scenarios
 from ddpsim.scenarios.model import Scenario
@@ -25,10 +34,12 @@ from ddpsim.scenarios.running.run_as import with_options
 from ddpsim.simulator.ctrl_c import CtrlC
 
 _ONE_AT_A_TIME = threading.Lock()
-# A cluster worker may have several threads, and a process can run one simulation at a time.
+# A cluster worker may have several threads, but a process runs one simulation at a time.
 
 _MOST_ANSWERS = 200
-"""The length of a drawn schedule for a named scenario, whose own length is not known."""
+"""The most choices in a drawn schedule of a named scenario, whose own number of choices is not known."""
+
+Drawn = TypeVar("Drawn")
 
 
 def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
@@ -70,3 +81,50 @@ def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
     if not plan.name and training is not None and training.needs_mesh:
         return plan.engines[:1]
     return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)
+
+
+# --- settings of torch and of hypothesis ------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Set one torch thread, so that sums are equal on all machines, and silence warnings about deprecated options."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("torch.distributed.optim")  # takes seconds, in which a rank would look stuck
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class ByTheSeed(HypothesisProvider):
+    """Hypothesis's own draws, without constants of loaded modules."""
+
+    def _maybe_draw_constant(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_BACKEND = "ddpsim-by-the-seed"
+AVAILABLE_PROVIDERS[_BACKEND] = ByTheSeed  # hypothesis selects a backend by its name in this registry
+
+
+def draw_each(strategy: st.SearchStrategy[Drawn], number: int, count: int, take: Callable[[Drawn], object]) -> None:
+    """Pass `count` drawn values to `take`, one after another; `strategy` and the seed `number` determine them."""
+    decorate = settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        backend=_BACKEND,
+    )
+
+    def take_one(value: Drawn) -> None:
+        take(value)
+
+    seed(number)(decorate(given(strategy)(take_one)))()

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
+from ddpsim.scenarios.fuzzing.batch import quiet
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
 from ddpsim.scenarios.fuzzing.corpus import CorpusState, Tried, check_folder, try_all
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
-from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
 from ddpsim.simulator.ctrl_c import CtrlC
@@ -36,7 +36,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """The current state of a campaign, for a progress display."""
+    """The state of a running campaign, for a progress display."""
 
     totals: Totals
     seconds: float
@@ -57,22 +57,22 @@ class Campaign:
 
     plan: Plan
     totals: Totals
-    """Including those of the corpus."""
+    """The counts, which include the runs of the corpus."""
     corpus: tuple[Tried, ...]
     kept: tuple[Kept, ...]
     seconds: float
     end: End
     note: str = ""
-    """How the workers were lost, or what Ctrl-C dropped."""
+    """How the workers were lost, or how many batches Ctrl-C dropped."""
 
     @property
     def has_found(self) -> bool:
-        """Return True if a scenario failed, from the corpus or a batch."""
+        """Return True if a scenario of the corpus or of a batch failed."""
         return bool(self.kept) or any(tried.state is CorpusState.FAILS for tried in self.corpus)
 
     @property
     def interrupted(self) -> bool:
-        """Return True if Ctrl-C ended it."""
+        """Return True if Ctrl-C ended the campaign."""
         return self.end is End.INTERRUPT
 
 
@@ -85,11 +85,10 @@ def run_campaign(
     on_tried: Callable[[Tried], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Campaign:
-    """Fuzz for so many seconds, or as many executions as the plan has.
+    """Fuzz for a number of seconds, or for the executions of the plan.
 
-    The same plan draws the same batches with any workers. Without a number of executions, time limits how many batches
-    run. Ctrl-C ends the campaign early and keeps the failures. Raises UsageError for an empty budget, a corpus that is
-    no folder, and a cluster that does not answer.
+    The same plan draws the same batches with any workers. Ctrl-C ends the campaign early and keeps the failures. Raises
+    UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
     """
     check_budget(plan, seconds)
     check_folder(corpus)
@@ -154,7 +153,7 @@ class _RunningCampaign:
     def _try_corpus(self, on_tried: Callable[[Tried], object] | None, ctrl_c: CtrlC) -> None:
         for tried in try_all(self._corpus, self._plan.engines):
             self._tried.append(tried)
-            self._told("trying the corpus")
+            self._show_progress("trying the corpus")
             if on_tried is not None:
                 on_tried(tried)
             ctrl_c.check()
@@ -187,13 +186,13 @@ class _RunningCampaign:
                     self._keeper.save(failure)
         self._reports[report.number] = report
         self._totals += report.totals
-        self._told("fuzzing")
+        self._show_progress("fuzzing")
 
     def _keep(self, between: CtrlC) -> None:
         """Shrink and save the failures; Ctrl-C ends shrinking, and the rest is saved unshrunk."""
         totals, failures = merged(self._reports.values())
         for failure in failures:
-            self._told(f"shrinking {failure.group.code}")
+            self._show_progress(f"shrinking {failure.group.code}")
             count = totals.failures[failure.group]
             is_early = self._end is End.INTERRUPT or between.is_pressed
             each = self._keeper.finish(failure, count, shrinks=not is_early)
@@ -202,13 +201,45 @@ class _RunningCampaign:
         self._keeper.clear(self._kept)
 
     def _all(self) -> Totals:
-        """Return the totals of corpus and batches."""
         executions = [each for tried in self._tried for each in tried.executions]
         return batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start
 
-    def _told(self, doing: str) -> None:
+    def _show_progress(self, doing: str) -> None:
         if self._on_progress is not None:
             self._on_progress(CampaignProgress(self._all(), self._elapsed(), doing))
+
+
+# --- the summary -----------------------------------------------------------------------------------------------------
+
+
+def summary(campaign: Campaign) -> str:
+    """Return how much was run, the outcomes, and each failure with its file; the last line counts the failures."""
+    return "\n".join([*_extent(campaign), "", *_found(campaign)])
+
+
+def _extent(campaign: Campaign) -> list[str]:
+    totals, seconds = campaign.totals, campaign.seconds
+    rate = totals.count / seconds if seconds else 0.0
+    why = ": ".join(filter(None, [campaign.end.value, campaign.note]))
+    end = f"  ({why})" if campaign.end is not End.BUDGET else ""
+    by_kind = sorted(totals.executions.items(), key=lambda each: (each[0][0], each[0][1].value))
+    by_count = sorted(totals.outcomes.items(), key=lambda each: (-each[1], each[0]))
+    return [
+        f"{totals.count} executions in {seconds:.1f} s, {rate:.0f} a second, from seed {campaign.plan.seed}{end}",
+        *(f"  {count:>7}  {kind} on {engine.value}" for (kind, engine), count in by_kind),
+        "outcomes",
+        *(f"  {count:>7}  {outcome}" for outcome, count in by_count),
+    ]
+
+
+def _found(campaign: Campaign) -> list[str]:
+    lines = [line for kept in campaign.kept for line in (*str(kept).splitlines(), "")]
+    old = sum(tried.state is CorpusState.FAILS for tried in campaign.corpus)
+    again = f"{counted(old, 'failure')} reproduced from the corpus" if old else ""
+    count = sum(not kept.is_known for kept in campaign.kept)
+    new = counted(count, "new failure") if count else ""
+    found = " and ".join(part for part in (new, again) if part)
+    return [*lines, f"found: {found}" if found else "nothing found"]

@@ -37,7 +37,7 @@ class Tried:
     path: Path
     state: CorpusState
     text: str
-    """What the run found, or why the file was not run."""
+    """The result of the run in words, or why the file was not run."""
     executions: tuple[Execution, ...] = ()
 
     def __str__(self) -> str:
@@ -60,11 +60,12 @@ def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:
 
 
 def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
-    """Run a corpus file on the engines that it needs, if all of them are wanted."""
     try:
         scenario = load(str(path))
     except UsageError as error:
-        return Tried(path, CorpusState.UNREADABLE, _advised(str(error)))
+        problem = " ".join(str(error).split())
+        advice = "the other files are run: correct or delete this one"
+        return Tried(path, CorpusState.UNREADABLE, f"{problem}; {advice}")
     both = COMPARED in scenario.tags
     wanted = tuple(Engine) if both else (scenario.engine,)
     if not set(wanted) <= set(engines):
@@ -75,11 +76,6 @@ def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
     if failures:
         return Tried(path, CorpusState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
     return Tried(path, CorpusState.PASSES, "kept, in case it comes back", executions)
-
-
-def _advised(problem: str) -> str:
-    """Return the problem in one line, with advice for a file that a campaign wrote."""
-    return f"{' '.join(problem.split())}; the other files are run: correct or delete this one"
 
 
 def keep(folder: Path, failure: Failure) -> Path:
@@ -93,7 +89,7 @@ def keep(folder: Path, failure: Failure) -> Path:
 
 
 def path_of(folder: Path, failure: Failure) -> Path:
-    """Return the file that a failure is kept in."""
+    """Return the path of the corpus file for a failure."""
     return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
 
 

@@ -7,7 +7,6 @@ schedule it has to give the same verdict, and the same trace when it runs again.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,7 @@ COMPARED = "compare-engines"
 
 
 def kind_of(scenario: Scenario) -> str:
-    """Return the kind of a scenario, in a word or two."""
+    """Return the kind of a scenario, such as "training"."""
     training = training_in(scenario)
     if training is not None:
         return str((Kind.PARALLEL_TRAINING if training.needs_mesh else Kind.TRAINING).value)
@@ -56,7 +55,7 @@ class TimeIsUpError(Exception):
 
 
 def judged(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[Execution]:
-    """Run a scenario on each of the engines, and yield the executions. A program uses no engine and runs without.
+    """Run a scenario on each of the engines, and yield the executions. A program of plain calls uses no engine.
 
     Raises TimeIsUpError at the deadline, by `time.perf_counter`.
     """
@@ -87,7 +86,7 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
         raise TimeIsUpError
     try:
         with silent(scenario):
-            poisoned = dataclasses.replace(scenario, poison=scenario.poison is not False)
+            poisoned = replace(scenario, poison=scenario.poison is not False)
             result = run_scenario(poisoned, engine, budget=Budget(seconds=min(left, Budget().seconds)))
     except Exception as error:
         return error
@@ -171,9 +170,8 @@ def _under_its_schedule(
     first, again = (each for each in results if isinstance(each, Result))
     found = "" if _is_explained(first.findings, program, wanted) else f"findings {_text(first.findings)}"
     yield _execution(scenario, engine, first, found=found)
-    differs = first.trace.digest() != again.trace.digest()
     execution = _execution(scenario, engine, again, found="")
-    if differs:
+    if first.trace.digest() != again.trace.digest():
         failure = _failure(scenario, engine, str(Code.NONDETERMINISM), "another trace when it is run again")
         execution = replace(execution, failure=failure)
     yield execution
@@ -188,10 +186,8 @@ def _is_explained(found: Sequence[Finding], program: Program, wanted: Sequence[F
     verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
     if verdicts == {""}:
         return sorted(_brief(found)) == sorted(_brief(wanted))
-    return verdicts == {"fail"} or _has_open_receive(program)
-
-
-def _has_open_receive(program: Program) -> bool:
+    if verdicts == {"fail"}:
+        return True
     return any(isinstance(step, Issue) and step.peer == ANY_SOURCE for steps in program.ranks for step in steps)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpsim import Budget, Code, UsageError
-from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import keep, path_of, record, run_command
@@ -31,10 +30,10 @@ class Kept:
     """The number of failures in its group."""
     path: Path
     how: str
-    """What shrinking has done."""
+    """The result of shrinking, in words."""
     replay: str
     is_known: bool = False
-    """True if the corpus had it before."""
+    """True if the corpus contained the failure before the campaign."""
     is_interrupted: bool = False
     """True if Ctrl-C ended shrinking."""
 
@@ -68,9 +67,7 @@ class Keeper:
         return path
 
     def finish(self, failure: Failure, count: int, *, shrinks: bool) -> Kept:
-        """Shrink a failure and save the result. Ctrl-C and a full disk raise nothing: the best result so far is
-        returned.
-        """
+        """Shrink a failure and save the result. After Ctrl-C or on a full disk, return the best result so far."""
         path = path_of(self._folder, failure)
         kept = Kept(failure, count, path, "not shrunk", run_command(path))
         with CtrlC() as ctrl_c:
@@ -94,16 +91,19 @@ class Keeper:
 
     def _shrunk(self, kept: Kept) -> Kept:
         """Return the failure shrunk, or unchanged if it cannot be."""
-        shrunk = _shrunk(kept.path, kept.failure.group.engine)
-        if shrunk is None:
+        try:
+            shrunk = shrink_scenario(str(kept.path), kept.failure.group.engine, budget=SHRINKING)
+        except Exception:  # one run cannot show the failure, as when engines differ or ddpsim raises
             return kept
         if shrunk.end is End.FLAKY:
             return replace(
                 kept, how="not shrunk: it did not fail again under its schedule, so it depends on time or chance"
             )
         path = keep(self._folder, replace(kept.failure, text=self._text(shrunk)))
+        before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
+        how = f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', maybe not minimal'}"
         is_interrupted = shrunk.end is End.INTERRUPT
-        return replace(kept, path=path, how=_how(shrunk), replay=run_command(path), is_interrupted=is_interrupted)
+        return replace(kept, path=path, how=how, replay=run_command(path), is_interrupted=is_interrupted)
 
     def _text(self, shrunk: ShrunkScenario) -> str:
         """Return the file text of the shrunk scenario; if it names another scenario, it still does."""
@@ -111,16 +111,3 @@ class Keeper:
         expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
         summary = f"found {found_text(shrunk.result)}, expected {expected}: {found.summary}"
         return text_of(replace(scenario, name=self._plan.saved_as or scenario.name), summary=summary)
-
-
-def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
-    """Return the shrunk scenario; None if one run cannot show the failure, as when engines differ or ddpsim raises."""
-    try:
-        return shrink_scenario(str(path), engine, budget=SHRINKING)
-    except Exception:
-        return None
-
-
-def _how(shrunk: ShrunkScenario) -> str:
-    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    return f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', maybe not minimal'}"

@@ -15,8 +15,7 @@ from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
 
 _MORE_RANKS = 2
 """How many more ranks than its own a scenario is drawn with, if it accepts them."""
@@ -31,7 +30,7 @@ class AlwaysFails:
     """The result under the first schedule, or the one that does not end."""
     schedules: int
     is_expected: bool
-    """The scenario expects exactly these failures."""
+    """True if the scenario expects exactly these failures."""
 
     @property
     def hangs(self) -> bool:
@@ -48,14 +47,14 @@ class AlwaysFails:
 def first_look(
     scenario: Scenario, engine: Engine, seconds: float, *, world_size: int | None = None
 ) -> AlwaysFails | Result:
-    """Run it under round robin, and if it fails, under a few other schedules. Return the result of a run that passes.
+    """Run a scenario under round robin, and if it fails, under a few other schedules, until one passes.
 
-    After a hang no other schedule is tried, because the run may have left a thread that spins. None starts after
-    `seconds` either.
+    After a hang, or after `seconds`, no other schedule is tried: the hung run may have left a thread that spins.
     """
     deadline, results = time.monotonic() + seconds, list[Result]()
     left = seconds
-    for policy in _policies():
+    policies: list[Policy] = [RoundRobin(), *map(RandomWalk, _SEEDS), *map(Pct, _SEEDS)]
+    for policy in policies:
         with silent(scenario):
             results.append(
                 run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left), world_size=world_size)
@@ -76,17 +75,13 @@ def _is_stuck(result: Result) -> bool:
     return any(finding.code is Code.STUCK for finding in result.findings)
 
 
-def _policies() -> list[Policy]:
-    return [RoundRobin(), *map(RandomWalk, _SEEDS), *map(Pct, _SEEDS)]
-
-
 def default_engine(name: str) -> str:
     """Return the default engine: both for a scenario, torch's for a program."""
     return Engine.TORCH.value if words_of_program(name) else "both"
 
 
 def world_sizes(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
-    """Return the smallest and largest world size to draw: those that it and its faults accept, not 1."""
+    """Return the smallest and largest world size to draw, from those that the scenario and its faults accept."""
     if world_size is not None:
         size = scenario.with_world_size(world_size).world_size
         return size, size

@@ -29,11 +29,11 @@ _EVERY_SECONDS = 0.5
 _MOST_EVERY_SECONDS = 4.0
 _LOOK_SECONDS = 0.1
 _MOST_SECONDS = 5.0
-"""How long a rank that raised waits for the others."""
+"""How long a rank that raised waits for the other ranks to write."""
 
 
 def begin() -> None:
-    """Watch this process if it is a rank."""
+    """Start to write records, if this process is a rank."""
     folder = os.environ.get(FOLDER)
     if not folder or not os.path.isdir(folder):
         return
@@ -68,7 +68,7 @@ class _Leaving:
         self._touch(DONE.format(self._rank))
 
     def end(self) -> None:
-        """Write at the end of the process; after an exception, ask the other ranks to write and wait for them."""
+        """Write at the end of the process; after an exception, ask the other ranks to write, and wait for them."""
         if os.getpid() != self._process:  # a fork of the rank
             return
         self._write()

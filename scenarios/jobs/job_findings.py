@@ -1,7 +1,6 @@
-"""Make findings of the ranks' reports.
+"""Make findings from the reports of ranks that are real processes.
 
-Free-running processes show less than a simulation: which rank raised, which died, and where each one hangs. To learn
-why they hang, simulate the same program: the simulator sees every call.
+The reports show less than a simulation: which rank raised, which died, and where each one hangs.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from itertools import groupby
 from ddpsim import Code, Finding
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import shortened
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
 from ddpsim.simulator.wording import Line, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
-"""What gloo raises on the other ranks when a process has ended."""
+"""The errors that gloo raises on the other ranks when a process has ended."""
+_CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
 
 
 def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
@@ -51,22 +51,17 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: s
         lines += _last_moment(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
-    lines += _cause_of(died[0]).lines(command)
+    lines += _CAUSES.get(died[0].death, Cause.PROCESS_CRASHED).lines(command)
     return Finding(Code.RANK_ERROR, ranks, summary, tuple(lines))
 
 
 def _last_moment(died: RankReport) -> list[str]:
-    """Return where the dead rank was, and the last that it wrote to stderr."""
+    """Return where the dead rank was, and its last lines on stderr."""
     position = died.position
     where = f" at {position.site} in {position.site.function}" if position and position.site else ""
     lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
     lines += [f"    {line}" for line in died.last_words]
     return lines + (_stack(position) if position else [])
-
-
-def _cause_of(died: RankReport) -> Advice[[str]]:
-    known = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
-    return known.get(died.death, Cause.PROCESS_CRASHED)
 
 
 def _errors(raised: Iterable[RankReport]) -> list[Finding]:
@@ -110,9 +105,15 @@ _LONG = 1e9
 
 def _block(report: RankReport) -> list[str]:
     """Describe where one rank is, its line in the user's program first."""
-    if report.ending is not RankEnding.HUNG or report.position is None:
+    position = report.position
+    if report.ending is not RankEnding.HUNG or position is None:
         return [f"  rank {report.rank}  {_ending(report)}"]
-    return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
+    if position.idle_seconds > _LONG:
+        return [f"  rank {report.rank}  {position.stack}"]
+    site = position.site
+    where = "outside the program's lines" if site is None else f"at {site} in {site.function}"
+    head = f"  rank {report.rank}  {where}, for {position.idle_seconds:.1f} s"
+    return [head, *_calls(position), *_stack(position)]
 
 
 def _ending(report: RankReport) -> str:
@@ -121,18 +122,7 @@ def _ending(report: RankReport) -> str:
     return f"raised {shortened(report.error.line, 90)}" if report.error else "returned"
 
 
-def _head(position: Position) -> str:
-    if position.idle_seconds > _LONG:
-        return position.stack
-    where = (
-        "outside the program's lines" if position.site is None else f"at {position.site} in {position.site.function}"
-    )
-    return f"{where}, for {position.idle_seconds:.1f} s"
-
-
 def _calls(position: Position) -> list[str]:
-    if position.idle_seconds > _LONG:
-        return []
     if not position.calls:
         return ["    last calls  none recorded (messages between two ranks are not)"]
     first, *others = position.calls
@@ -140,6 +130,5 @@ def _calls(position: Position) -> list[str]:
 
 
 def _stack(position: Position) -> list[str]:
-    if position.idle_seconds > _LONG or not position.stack:
-        return []
-    return ["    stack", *(f"    {line}" for line in position.stack.rstrip().splitlines())]
+    lines = [f"    {line}" for line in position.stack.rstrip().splitlines()]
+    return ["    stack", *lines] if lines else []

@@ -202,9 +202,7 @@ def _script() -> str | None:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Start processes in the block so that they ignore Ctrl-C, which a terminal sends to all of them: we end them
-    ourselves.
-    """
+    """Let processes that start in the block ignore Ctrl-C, which a terminal sends to all: this process ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

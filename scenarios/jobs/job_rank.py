@@ -43,10 +43,10 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import unlike_seed
 
 _GROUP_SECONDS = 1800
-"""gloo's time-out, also for new groups: longer than any time-out of ours."""
+"""gloo's time-out, also for new groups: longer than any time-out of ddpsim."""
 _SHOWN_CALLS = 3
 _LONGEST_WAIT = 1500.0
 """How long a rank may wait for another one that makes progress: gloo must not time out first."""
@@ -107,10 +107,8 @@ def _start(job: ScenarioJob, rank: int) -> Scenario:
 
 
 def _seed(rank: int, alike: bool) -> None:
-    """Seed the random generators: differently on each rank, as under torchrun, but equally in each run.
-
-    With `alike` all ranks get the seed of functions in a simulation, so that both train on the same numbers.
-    """
+    """Seed the random generators: each rank differently, but equally in each run; with `alike` all as in a
+    simulation."""
     torch.manual_seed(torch_generators.DEFAULT_SEED if alike else unlike_seed(rank))
     random.seed(python_random.START_SEED if alike else unlike_seed(rank))
     numpy.random.seed(numpy_random.START_SEED if alike else unlike_seed(rank))
@@ -175,7 +173,7 @@ class _Watch:
         self._progress = RankProgress(self._interval)
 
     def start(self) -> None:
-        """Announce that the program begins."""
+        """Tell the supervisor that the program begins."""
         with self._lock:
             self._line.send(Word.STARTED)
             self._has_started = True

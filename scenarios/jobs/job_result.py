@@ -38,7 +38,7 @@ def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float 
 
 
 def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> Result:
-    """Return the result that the ranks' reports add up to. Raises UsageError if a rank did not start."""
+    """Return the result of a run from the reports of its ranks. Raises UsageError if a rank did not start."""
     _check_started(reports)
     identity = f"{scenario.name} on {len(reports)} ranks"
     raised = sorted((report for report in reports if report.error is not None), key=lambda report: report.seconds)
@@ -54,7 +54,6 @@ def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport])
 
 
 def _simulation(scenario: Scenario, engine: Engine, world_size: int) -> str:
-    """Return the command that simulates the same run."""
     by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
     return f"ddpsim run {shlex.quote(scenario.name)} --world-size {world_size}{by}"
 

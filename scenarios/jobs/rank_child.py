@@ -20,10 +20,11 @@ from ddpsim.scenarios.jobs.job_rank import Word
 from ddpsim.scenarios.jobs.rank_report import RankReport
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.jobs.supervisor_notes import Starter
+from ddpsim.scenarios.jobs.watched_job import processor_seconds
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0
-"""How long a rank may take to end after END."""
+"""How long a rank may take to end after the message END."""
 _KEPT_LINES = 4
 _MOST_READS = 16
 
@@ -38,23 +39,23 @@ _DEATH = b"Fatal Python error: "
 
 @dataclass(slots=True)
 class RankChild:
-    """The process of a rank, as its supervisor sees it."""
+    """The supervisor's handle on the process of its rank."""
 
     rank: int
     process: int
     line: Connection
     stderr: int
-    """The read end of the pipe of its stderr."""
+    """The read end of the pipe for the rank's stderr."""
     starter: Starter
     status: int | None = None
-    """Its wait status, once it has died."""
+    """The wait status of the process, once it has died."""
     unread: bytes = b""
     last_lines: list[str] = field(default_factory=list)
     last_stack: list[str] | None = None
-    """What faulthandler wrote when a signal killed the process."""
+    """The stack that faulthandler wrote when a signal killed the process."""
 
     def poll(self) -> None:
-        """Wait briefly, pass on stderr, and check whether it lives. Raises SystemExit if the launcher has ended."""
+        """Wait briefly, forward stderr, and check if the rank is alive. Raises SystemExit if the launcher has ended."""
         time.sleep(_POLL_SECONDS)
         self.read_rest()
         if self.status is None:
@@ -76,13 +77,8 @@ class RankChild:
             self.line.send(word)
 
     def computed(self) -> float:
-        """Return the CPU seconds that it has used; 0 on systems without /proc."""
-        try:
-            with open(f"/proc/{self.process}/stat", encoding="utf-8", errors="replace") as file:
-                user, system = file.read().rpartition(")")[2].split()[11:13]
-        except (OSError, ValueError):
-            return 0.0
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        """Return the CPU seconds that the rank has used; 0 on systems without /proc."""
+        return processor_seconds(self.process)
 
     def death(self) -> str:
         """Describe how the process ended."""
@@ -93,7 +89,7 @@ class RankChild:
         return f"signal {known[0] if known else -code}"
 
     def end(self) -> None:
-        """Ask it to end; kill it if it does not."""
+        """Ask the rank to end; kill it if it does not."""
         self.tell(Word.END)
         end = time.monotonic() + _ENDING_SECONDS
         while self.status is None and time.monotonic() < end:
@@ -111,7 +107,7 @@ class RankChild:
             _, self.status = os.waitpid(self.process, 0)
 
     def read_rest(self) -> None:
-        """Pass on what it has written to stderr so far; once it is dead, also the unfinished last line."""
+        """Forward what the rank has written to stderr; once it is dead, also the unfinished last line."""
         for _ in range(_MOST_READS):  # it may write faster than this reads
             if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
                 break

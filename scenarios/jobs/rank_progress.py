@@ -15,15 +15,11 @@ from ddpsim.scenarios.jobs import recorder
 BUSY_SHARE = 0.1
 """The share of a core from which a process counts as computing: waiting uses almost none."""
 PATIENCE = 6
-"""How many time-outs a line may compute, or a rank may wait for one that computes, before it counts as hung."""
+"""How many time-outs a line may compute, or a rank may wait for another, before it counts as hung."""
 
 
 class Clock:
-    """A clock that stops while this process is stopped.
-
-    Between two calls at most `most` seconds count. So a stopped process or a suspended machine does not look like a
-    hang.
-    """
+    """A clock that counts at most `most` seconds between two calls, so that a stopped process does not seem to hang."""
 
     def __init__(self, most: float, source: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -40,14 +36,14 @@ class Clock:
 
 
 class Unchanged:
-    """Measures how long a value has stayed the same."""
+    """Measures for how long a value has not changed."""
 
     def __init__(self) -> None:
         self._value: object = None
         self._since = 0.0
 
     def seconds(self, value: object, now: float) -> float:
-        """Return for how long it has been `value`."""
+        """Return for how many seconds the value has been `value`."""
         if value != self._value:
             self._value, self._since = value, now
         return now - self._since
@@ -64,11 +60,10 @@ class RankProgress:
         self._computing = Unchanged()
 
     def idle_seconds(self) -> tuple[float, float]:
-        """Return two durations: without progress and without computing; and without progress, as far as it can be seen.
+        """Return two durations: without progress and without computing; and without progress on a new line or call.
 
-        A call that begins or completes is progress. While no call is in flight, every instruction is. If the thread
-        computes, or sleeps again and again, only a new line counts: an endless loop stays on one line, a large
-        operation stays long on one, and a loop of messages, which are not recorded, may be seen on one line only.
+        A call that begins or completes is progress. While no call is in flight, every instruction is. For the second
+        duration only a new line counts, because an endless loop and a large operation both stay on one line.
         """
         recording = recorder.recording()
         frames = [] if recording.in_flight else self._frames()
@@ -100,7 +95,7 @@ class _Work:
         self._looked = self._used = 0.0
 
     def turns(self) -> int:
-        """Return at how many checks it had used the processor since the previous check."""
+        """Return the number of checks at which the process had used the processor since the previous check."""
         now = time.monotonic()
         used = time.process_time() - time.thread_time()  # without the watch thread itself
         if used - self._used > BUSY_SHARE * (now - self._looked):

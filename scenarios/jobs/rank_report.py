@@ -1,4 +1,4 @@
-"""What the process of a rank reports, as values that are sent between processes and machines."""
+"""The report of a rank process: values that are sent between processes and machines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ddpsim.simulator.calls import Site
 
 
 class RankEnding(Enum):
-    """How a rank's program ended."""
+    """The ways in which a rank's program ends."""
 
     RETURNED = "returned"
     RAISED = "raised"
-    """It raised an error of its own or of gloo."""
+    """The program raised an error, its own or gloo's."""
     HUNG = "hung"
-    """Nothing in it moved for longer than the time-out."""
+    """The program made no progress for longer than the time-out."""
     DIED = "died"
-    """Its process ended without a report."""
+    """The process of the rank ended without a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,29 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank is in its program."""
+    """The position of a rank in its program."""
 
     idle_seconds: float
-    """For how long it has made no progress."""
+    """For how long the rank has made no progress."""
     site: Site | None
     """The innermost line of the user's program."""
     stack: str
     calls: tuple[str, ...]
-    """Its last calls, the latest at the end."""
+    """The rank's last calls, the latest at the end."""
     is_idle: bool = True
-    """False if it had made progress within the time-out."""
+    """False if the rank made progress within the time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """How one rank ended."""
+    """The report of one rank: how it ended."""
 
     rank: int
     ending: RankEnding
     seconds: float
-    """When it ended, in seconds since the epoch."""
+    """The time of its end, in seconds since the epoch."""
     has_started: bool = True
-    """False if it never reached the first line of its program."""
+    """False if the rank never reached the first line of its program."""
     value: bytes | None = None
     """The program's return value, pickled; None if it cannot be pickled."""
     error: ErrorReport | None = None
@@ -68,4 +68,4 @@ class RankReport:
     death: str = ""
     """How a process without a report ended: `signal SIGKILL`, or `exit status 3`."""
     last_words: tuple[str, ...] = ()
-    """What such a process last wrote to stderr."""
+    """The last lines that such a process wrote to stderr."""

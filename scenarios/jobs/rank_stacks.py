@@ -63,7 +63,6 @@ def position_of_death(lines: Sequence[str]) -> Position | None:
 
 
 def _position(sites: Sequence[Site]) -> Position:
-    """Return the position for a stack with the innermost frame first."""
     own = next((site for site in sites if is_users(compile("", site.path, "exec"))), None)
     stack = traceback.StackSummary.from_list([(site.path, site.line, site.function, None) for site in sites[::-1]])
     return Position(0.0, own, "".join(stack.format()), ())

@@ -1,8 +1,7 @@
-"""torch's flight recorder: the last gloo calls of a rank, read without wrapping them.
+"""Reads torch's flight recorder: the last collectives of a rank on gloo, without messages between two ranks.
 
-It records collectives of every group, each with its Python stack. It does not record a message between two ranks, so
-there only the rank's stack shows where it is. The function that reads it is private in torch: if it is missing, the
-report says so. Newer torch versions have one recorder per backend and name it by an argument that 2.13 does not have.
+The function that reads it is private in torch: if it is missing, the report says so. Newer torch versions have one
+recorder per backend and name it by an argument that 2.13 does not have.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def is_there() -> bool:
 
 
 def recording() -> Recording:
-    """Return what the recorder holds now."""
+    """Return the calls that the recorder holds now."""
     entries = _entries() or _entries(backend="gloo")
     return Recording(tuple(map(_text, entries)), any(not entry.get("retired", True) for entry in entries))
 
@@ -64,9 +63,8 @@ def _entries(**backend: str) -> Sequence[Mapping[str, Any]]:
 def _text(entry: Mapping[str, Any]) -> str:
     """Format a call as other reports do: `all_reduce #3  float32[110]  group "default"  in flight`."""
     operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
-    number = (
-        entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id", 0) - 1
-    )  # the recorder counts from 1, ddpsim from 0
+    key = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
+    number = entry.get(key, 0) - 1  # the recorder counts from 1, ddpsim from 0
     name, description = (*entry.get("process_group", ()), "", "")[:2]
     group = "default" if description == "default_pg" else name
     parts = [f"{operation} #{number}", _tensors(entry), f'group "{group}"']

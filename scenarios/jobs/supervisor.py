@@ -1,8 +1,8 @@
 """The supervisor of a rank: the process that the launcher starts. It forks the rank and reports how it ended.
 
-A rank may die of a signal, or hang in code that holds the GIL. Its supervisor survives to report that through the
-store, where rank 0's supervisor gathers the reports of all ranks, also from other machines. A supervisor exits normally
-whatever its rank does, so the launcher does not end the others before they have reported.
+A rank may die of a signal, or hang in code that holds the GIL. Its supervisor reports that through the store, where
+rank 0's supervisor collects the reports of all ranks and machines. A supervisor exits normally whatever its rank does,
+so the launcher does not end the others before they have reported.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _START_SECONDS = 120.0
 _ANSWER_SECONDS = 5.0
 """How long a rank may take to report its position."""
 _STATUS_SECONDS = 120.0
-"""How long rank 0's process may take to conclude: it may train for that. Its machine may also have failed."""
+"""How long rank 0's process may take to compute the exit status, for which it may have to train."""
 _NO_STATUS = 1
 _SILENT_SECONDS = 5.0
-"""How much longer than the time-out a rank may send nothing at all."""
+"""How much longer than the time-out a rank may send nothing."""
 _LOOK_SECONDS = 0.5
 """The longest time between two checks of a rank. A longer gap means that this process was stopped."""
 _LEAST_SECONDS = 0.5
@@ -37,18 +37,16 @@ _LEAST_SECONDS = 0.5
 
 
 def supervise(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
-    """Start the rank that the environment names and watch it to its end; on rank 0, return the reports of all ranks.
+    """Run and watch the rank that the environment names; on rank 0, return the reports of all ranks.
 
-    `folder` exists as long as the launcher wants the run.
+    The launcher removes `folder` to end the run.
     """
     with _seen_through(job, folder) as (notes, _):
         return notes.read_all() if notes.rank == 0 else ()
 
 
 def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
-    """Supervise a rank that torchrun has started. The processes of all ranks exit with the status that rank 0
-    concludes.
-    """
+    """Supervise a rank that torchrun has started; `conclude` runs on rank 0, and all ranks return its exit status."""
     with _seen_through(job, None) as (notes, child):
         if notes.rank != 0:
             return _awaited_status(notes, child)
@@ -69,7 +67,7 @@ def _awaited_status(notes: SupervisorStore, child: RankChild) -> int:
 
 @contextmanager
 def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
-    """Start the rank that the environment names, and watch it and all others to their ends."""
+    """Start the rank that the environment names, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
@@ -142,7 +140,7 @@ def _see_through(
 
 
 class _Quiet:
-    """Decides whether a rank hangs: it reports so itself, or sends nothing any more."""
+    """Detects that a rank hangs: it reports that it is idle, or it no longer sends anything."""
 
     def __init__(self, child: RankChild, timeout_seconds: float) -> None:
         self._child = child
@@ -152,7 +150,7 @@ class _Quiet:
         """When it last sent something, and how much CPU time it had used then."""
 
     def has_frozen(self, heard: Sequence[Word | RankReport], now: float) -> bool:
-        """Return True if it has sent nothing for too long. Native code may hold the GIL for long, and compute."""
+        """Return True if the rank has sent nothing for too long. Native code that computes may hold the GIL longer."""
         if heard:
             self._said_idle = heard[-1] is Word.IDLE
             self._heard, self._computed = now, self._child.computed()
@@ -167,7 +165,7 @@ class _Quiet:
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
     def votes(self, notes: SupervisorStore) -> bool:
-        """Report to the other supervisors if it is idle now, or is not any longer."""
+        """Tell the other supervisors when the rank becomes idle or active; return True while it is idle."""
         if self._is_idle != self._has_voted:
             notes.vote(notes.rank, is_idle=self._is_idle)
             self._has_voted = self._is_idle

@@ -1,4 +1,4 @@
-"""What the supervisors of the ranks exchange, through the store that the launcher opens for all nodes."""
+"""The values that supervisors of ranks exchange through the store that the launcher opens for all nodes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ HUNG, FAILED_TO_START = b"hung", b"failed to start"
 
 _BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
 LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
-"""The ending of a rank whose supervisor sends nothing any more."""
+"""The ending of a rank whose supervisor no longer sends anything."""
 
-_STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
+_STORE_SECONDS, _TRY_SECONDS = 60.0, timedelta(seconds=5.0)
 """How long to wait for a store in all, and in each attempt."""
 _PIECE_BYTES = 1 << 22
 """A store accepts at most 8 MiB in one value."""
@@ -34,13 +34,13 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The processes that this one belongs to: the launcher, and its child `parent`, which started this one."""
+    """The launcher, and its child process `parent`, which started this process."""
 
     parent: int
     folder: str | None
 
     def check(self) -> None:
-        """Raise SystemExit if it has ended, or has given up while it was still starting others."""
+        """Raise SystemExit if the launcher has ended, or has given up while it was still starting ranks."""
         launcher = multiprocessing.parent_process()
         has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
         if has_died or (self.folder is not None and not os.path.isdir(self.folder)):
@@ -64,7 +64,7 @@ class SupervisorStore:
         end = time.monotonic() + _STORE_SECONDS
         while True:
             try:
-                store = _store(address, port, is_host)
+                store = TCPStore(address, port, is_master=is_host, timeout=_TRY_SECONDS, wait_for_workers=False)
             except (RuntimeError, ValueError, TypeError, OSError) as error:
                 starter.check()
                 if is_host or time.monotonic() > end:
@@ -74,12 +74,16 @@ class SupervisorStore:
                 return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
 
     def write(self, report: RankReport) -> None:
-        """Write how this rank ended."""
+        """Write the report of this rank."""
         if not report.has_started:
             self.end_for_all(FAILED_TO_START)
         elif report.ending is RankEnding.HUNG:
             self.end_for_all(HUNG)
-        self._set_report(report)
+        pickled, key = pickle.dumps(report), _key(report.rank)
+        pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
+        for number, piece in enumerate(pieces):
+            self._set(f"{key}/{number}", piece)
+        self._set(key, str(len(pieces)).encode())  # last, as this marks the report as complete
 
     def end_for_all(self, why: bytes) -> None:
         """Mark the run as ended, with the reason."""
@@ -110,13 +114,6 @@ class SupervisorStore:
         """Return the reports that the rank processes have written, by rank."""
         return tuple(self._report(rank) for rank in range(self.world_size))
 
-    def _set_report(self, report: RankReport) -> None:
-        pickled, key = pickle.dumps(report), _key(report.rank)
-        pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
-        for number, piece in enumerate(pieces):
-            self._set(f"{key}/{number}", piece)
-        self._set(key, str(len(pieces)).encode())  # last, as this marks the report as complete
-
     def _report(self, rank: int) -> RankReport:
         pieces = [self.store.get(f"{_key(rank)}/{number}") for number in range(int(self.store.get(_key(rank))))]
         report: RankReport = pickle.loads(b"".join(pieces))
@@ -146,18 +143,17 @@ class SupervisorStore:
 
 
 def _key(rank: int) -> str:
-    """Return the key of a rank's report."""
     return f"rank/{rank}"
 
 
 def _vote(rank: int) -> str:
-    """Return the key that exists while a rank is idle."""
+    # The key exists while the rank is idle.
     return f"idle/{rank}"
 
 
 @dataclass(slots=True)
 class Heartbeats:
-    """Signs of life of the supervisors. A supervisor that is lost, perhaps with its machine, reports nothing."""
+    """Detects supervisors that are lost, perhaps with their machine: their counts in the store no longer increase."""
 
     notes: SupervisorStore
     counts: dict[int, int] = field(default_factory=dict)
@@ -166,7 +162,7 @@ class Heartbeats:
     latest: float = float("-inf")
 
     def give(self, now: float) -> None:
-        """Send a sign of life now and then, and report ranks whose supervisors have sent none for long."""
+        """Increase this supervisor's count periodically, and report ranks whose supervisors no longer do."""
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now
@@ -181,11 +177,6 @@ class Heartbeats:
         if count != self.counts.get(rank):
             self.counts[rank], self.since[rank] = count, now
         return now - self.since[rank] > _LOST_SECONDS
-
-
-def _store(address: str, port: int, is_host: bool) -> Store:
-    seconds = timedelta(seconds=_TRY_SECONDS)
-    return TCPStore(address, port, is_master=is_host, timeout=seconds, wait_for_workers=False)
 
 
 def _no_store_text(rank: int, address: str, port: int, is_host: bool, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Run a real job on this machine, watch it until it ends or nothing moves, and collect its records.
+"""Run a real job on this machine until it ends or makes no progress, and collect its records.
 
 Progress is measured as processor time of its processes: a hang on gloo uses none. A job that spins in a hang, as with
 NCCL, is ended by the time limit.
@@ -22,9 +22,9 @@ _PROC = "/proc"
 _LOOK_SECONDS = 0.1
 _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
-"""If all processes of a job together use less than this share of a core, it does not move..."""
+"""A job makes no progress while all its processes together use less than this share of a core."""
 _WANTED_SHARE = 0.5
-"""...unless one of its threads wants more than this: a busy machine may not run it."""
+"""But a job whose thread wants more than this share counts as computing: a busy machine may not run it."""
 _STDERR = 2
 _WRITE_SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -45,18 +45,18 @@ if found is not None:  # the one that this file hides
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a job ended."""
+    """The end of a watched job."""
 
     why: str
     status: int | None = None
-    """Its exit status; None if it was ended."""
+    """The exit status of the job; None if it was killed."""
 
 
 def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> EndedJob:
-    """Run a job until it ends by itself, nothing has moved for `quiet_seconds`, or `limit_seconds` are over.
+    """Run a job until it ends, makes no progress for `quiet_seconds`, or reaches `limit_seconds`.
 
-    Its ranks leave records in `folder`. Its output goes to stderr. All processes that it started are ended in every
-    case. Raises UsageError for a command that cannot be run.
+    Its ranks write records into `folder`. Its output goes to stderr. All its processes are ended in every case. Raises
+    UsageError for a command that cannot be run.
     """
     check_platform()
     site = folder / "site"
@@ -115,7 +115,7 @@ def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: floa
 
 
 def _let_write(folder: Path) -> None:
-    """Ask all ranks to write, and wait until they have; a rank that has ended wrote at its end."""
+    """Ask all ranks to write their records, and wait until they have. A rank that has ended has written already."""
     (folder / in_rank.NOW).touch()
     end = time.monotonic() + _WRITE_SECONDS
     while time.monotonic() < end:
@@ -145,13 +145,18 @@ def marked(variable: str, value: str) -> Iterator[int]:
 
 
 def processor_seconds(process: int) -> float:
-    """Return the processor time that a process has used; 0 for one that has ended."""
+    """Return the processor time that a process has used; 0 for one that has ended, and on systems without /proc."""
+    fields = _stat_fields(process)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat_fields(process: int) -> list[str]:
+    """Return the fields of a process in /proc, from its state on; [] if there are none."""
     try:
         with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return []
 
 
 def wanted_seconds(process: int) -> dict[int, float]:
@@ -165,7 +170,7 @@ def wanted_seconds(process: int) -> dict[int, float]:
 
 
 def end_all(variable: str, value: str, seconds: float) -> None:
-    """Kill the processes with this variable, and those that they start meanwhile."""
+    """Kill the processes that were started with this variable, until none is left."""
     end = time.monotonic() + seconds
     while (left := [each for each in marked(variable, value) if _is_alive(each)]) and time.monotonic() < end:
         for process in left:
@@ -175,9 +180,5 @@ def end_all(variable: str, value: str, seconds: float) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """Return False for a process that has ended, or a zombie, which waits for its parent."""
-    try:
-        with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    fields = _stat_fields(process)
+    return bool(fields) and fields[0] != "Z"  # a zombie only waits for its parent

@@ -1,16 +1,14 @@
 """pytest plugin: tests that run on every rank (`@pytest.mark.ranks(4)`), and scenario files as tests.
 
-This package holds no scenarios. It is in scenarios/ because it runs scenario files and shares the way they are run.
-
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +18,6 @@ from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, ra
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
-
-if TYPE_CHECKING:
-    from ddpsim.scenarios.pytest_plugin.failure import Run
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -145,7 +140,10 @@ def pytest_runtest_makereport(
     """Add to the report of a failing test which rank failed, and the command that replays it."""
     if OPTIONS_KEY in item.stash and call.when == "teardown":
         report = yield
-        _write_owed(item, report)
+        if item.config.getoption("ddpsim_report") is not None:
+            from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
+
+            write_stored_report(item, report)
         return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
@@ -158,25 +156,14 @@ def pytest_runtest_makereport(
         prepare_group(call.excinfo.value)
     report = yield
     if report.failed:
-        location = _owe_report(item, report, run)
+        location = []
+        if run is not None and item.config.getoption("ddpsim_report") is not None:
+            from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
+
+            location = [store_failure(item, report, run)]
         annotate(item, report, call.excinfo and call.excinfo.value, run, location=location)
     forget(item)
     return report
-
-
-def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
-    if item.config.getoption("ddpsim_report") is None or run is None:
-        return ()
-    from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
-
-    return (store_failure(item, report, run),)
-
-
-def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
-    if item.config.getoption("ddpsim_report") is not None:
-        from ddpsim.scenarios.pytest_plugin.failure_reports import write_stored_report
-
-        write_stored_report(item, report)
 
 
 def pytest_terminal_summary(
@@ -191,6 +178,6 @@ def pytest_terminal_summary(
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.reports_page import write_page
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_page
 
         terminalreporter.write_line(write_page(terminalreporter, folder))

@@ -45,7 +45,9 @@ def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableT
 
     Without it, pytest would collect each method of the class, and refuse the whole module of the generator.
     """
-    if not (isinstance(collector, (pytest.Module, pytest.Class)) and _is_marked(obj)):
+    marks = getattr(obj, "pytestmark", ())
+    names = [getattr(mark, "name", "") for mark in (marks if isinstance(marks, list) else [marks])]
+    if MARKER not in names or not isinstance(collector, (pytest.Module, pytest.Class)):
         return None
     if inspect.isclass(obj):
         if not collector.istestclass(obj, name):
@@ -57,11 +59,6 @@ def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableT
         why = f"{name} is a generator, expected a plain function: remove its yield"
     line = getattr(getattr(obj, "__code__", None), "co_firstlineno", 1) - 1
     return UnusableTest.from_parent(collector, name=name, why=MarkerError(why), line=line)
-
-
-def _is_marked(obj: Any) -> bool:
-    marks = getattr(obj, "pytestmark", ())
-    return any(getattr(mark, "name", "") == MARKER for mark in (marks if isinstance(marks, list) else [marks]))
 
 
 def add_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
@@ -90,10 +87,10 @@ def prepare(items: list[pytest.Item]) -> None:
             _check_fixtures(function)
         except MarkerError as error:
             items[index] = _unusable(item, error)
-            continue
-        item.stash[OPTIONS_KEY] = options
-        on_ranks = set(names_on_ranks(function))
-        function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
+        else:
+            item.stash[OPTIONS_KEY] = options
+            on_ranks = names_on_ranks(function)
+            function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
 
 
 def fail_all(items: list[pytest.Item], why: str) -> None:
@@ -117,20 +114,19 @@ def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]
 
 
 def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Function:
+    """Return the marked test. Raises MarkerError if it is no plain function that ranks can run."""
     if not isinstance(item, pytest.Function):
-        raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function")
+        raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function: remove the marker")
     unittest = sys.modules.get("unittest")
     if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        raise MarkerError(f"{item.name} is in a unittest.TestCase, expected a function or a method of a plain class")
+        raise MarkerError(f"{item.name} is in a unittest.TestCase, expected a plain class: leave out the base class")
     outer = next((node for node in marked_nodes if node is not item), None)
     if outer is not None:
         kind = type(outer).__name__.lower()
         raise MarkerError(f"is on {kind} {outer.name}, expected on a test function: mark the functions that need it")
-    function = item.obj
-    handle = getattr(function, "hypothesis", None)
-    inner = getattr(handle, "inner_test", function)
+    inner = getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise MarkerError(f"{item.originalname} is async, expected a plain function: ranks run no event loop")
+        raise MarkerError(f"{item.originalname} is async, expected a plain function: call asyncio.run in it")
     if inspect.isgeneratorfunction(inner):
         raise MarkerError(f"{item.originalname} is a generator, expected a plain function: remove its yield")
     return item
@@ -156,7 +152,7 @@ def _check_fixtures(item: pytest.Function) -> None:
         is_on_ranks = maker_of(definition) is not None
         if is_on_ranks and name in definition.argnames:
             raise MarkerError(
-                f"fixture {name!r} requests the fixture that it overrides, which @per_rank does not support"
+                f"fixture {name!r} requests the fixture that it overrides, which @per_rank does not support: rename it"
             )
         for asked in () if is_on_ranks else definition.argnames:
             if any(maker_of(each) for each in chains.get(asked, ())[-1:]):

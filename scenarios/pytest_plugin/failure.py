@@ -20,8 +20,7 @@ import pytest
 from ddpsim import Code, Exploration, Finding, Result, Verdict
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
-from ddpsim.scenarios.pytest_plugin.raised_by_ranks import SKIPS, Severity, severity
-from ddpsim.scenarios.pytest_plugin.rank_output import Output
+from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, Output, Severity, severity
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import End
 from ddpsim.simulator.runtime.outcome import one_line
@@ -38,7 +37,7 @@ class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
     """A test on ranks failed without an error of a rank's program. The text is the whole diagnosis."""
 
     __module__ = "builtins"
-    """As in pytest's own exception, so that an exception group shows no module name."""
+    """The module that pytest's own exception names, so that an exception group shows no module name."""
 
     def __init__(self, text: str, line: str = "") -> None:
         super().__init__(text, pytrace=False)
@@ -69,7 +68,9 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     findings = _beyond_skips(run.result)
     if expect is not None:
         is_met = has(dataclasses.replace(run.result, findings=findings), Code(expect))
-        return None if is_met else RanksFailed(_not_as_expected(run, Code(expect)))
+        found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+        wanted = f"{Code(expect).verdict.value}, {expect}"
+        return None if is_met else RanksFailed(f"not as expected: found {found}; expected {wanted}\n\n{run}")
     if _passes(run):
         return None
     error = next((each for each in _errors(run).values() if not isinstance(each, SKIPS)), None)
@@ -78,24 +79,16 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     if error is not None:
         return error.with_traceback(_without_ours(error.__traceback__))
     leading = next(iter(findings), None)
-    text = str(dataclasses.replace(run, result=_led_by(findings, run.result)))
+    others = tuple(each for each in run.result.findings if each not in findings)
+    shown = dataclasses.replace(run.result, findings=(*findings, *others))
+    text = str(dataclasses.replace(run, result=shown))
     return RanksFailed(text, f"{leading.code}: {leading.summary}" if leading else "")
-
-
-def _led_by(findings: tuple[Finding, ...], result: Result) -> Result:
-    others = tuple(each for each in result.findings if each not in findings)
-    return dataclasses.replace(result, findings=(*findings, *others))
 
 
 def _errors(run: Run) -> dict[int, BaseException]:
     """Return the errors by rank, those of tests before those of fixture teardowns."""
     by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
     return by_tests | run.result.errors
-
-
-def _lost(run: Run) -> dict[int, BaseException]:
-    """Return, by rank, test errors that the result lacks because the rank then hung in a fixture teardown."""
-    return {rank: each for rank, each in run.output.raised.by_tests.items() if rank not in run.result.errors}
 
 
 def _passes(run: Run) -> bool:
@@ -111,19 +104,12 @@ def has(result: Result, code: Code) -> bool:
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
-def _not_as_expected(run: Run, code: Code) -> str:
-    found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
-    return f"not as expected: found {found}; expected {code.verdict.value}, {code}\n\n{run}"
-
-
 def _way_out(result: Result) -> BaseException | None:
     """Return the error that ends a test without failing it: exit, interrupt, a rejected example, or a skip; else None.
 
-    One rank is enough. A skip counts only if no finding is independent of it: other ranks may hang because they wait
-    for the rank that skipped.
+    A skip counts only if no finding is independent of it: other ranks may hang waiting for the rank that skipped.
     """
-    errors = result.errors.values()
-    for error in errors:
+    for error in result.errors.values():
         if severity(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
@@ -160,7 +146,7 @@ _BELOW = "_ddpsim_below"
 
 
 def prepare_for_group(error: BaseException, run: Run) -> None:
-    """Store the text below an error on the error: the run of a hypothesis example is not kept until the report."""
+    """Store on an error the text to show below it, because the run of a hypothesis example is not kept."""
     if not isinstance(error, RanksFailed):
         setattr(error, _BELOW, "\n".join(_below_the_error(run)))
 
@@ -196,10 +182,12 @@ def annotate(
         elif run is not None:  # hypothesis' notes on the example go before the replay line
             lines = shown.reprtraceback.reprentries[-1].lines
             end = len(lines) - lines[-1].startswith(replay_line(""))  # a diverged replay has no replay line
-            lines[end:end] = [*_notes(error), *location]
+            notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+            lines[end:end] = [*(f"  {line}" for line in notes), *location]
     elif run is not None and hasattr(shown, "addsection"):
-        if error is run.error:
-            _name_ranks(shown, run)
+        if error is run.error and shown.reprcrash is not None:
+            raisers = rank_list([rank for rank, each in _errors(run).items() if each is run.error])
+            shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
         below = _below(error, run)
         below[-1:-1] = location
         if below and not is_one_line:
@@ -226,16 +214,6 @@ def _below(error: BaseException | None, run: Run) -> list[str]:
     return [] if hasattr(error, "exceptions") else [replay_line(run.result.replay)]
 
 
-def _notes(error: BaseException) -> list[str]:
-    return [f"  {line}" for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
-
-
-def _name_ranks(shown: Any, run: Run) -> None:
-    raisers = rank_list([rank for rank, each in _errors(run).items() if each is run.error])
-    if shown.reprcrash is not None:
-        shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
-
-
 def _below_the_error(run: Run) -> list[str]:
     """Return the exploration's summary, the errors of ranks, other findings with their texts, and the replay line."""
     lines = []
@@ -244,9 +222,12 @@ def _below_the_error(run: Run) -> list[str]:
     findings = run.result.findings
     # One line for each, because pytest has shown the traceback.
     lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
-    lines += [f"  rank {rank} raised {one_line(error)}" for rank, error in _lost(run).items()]
+    # A rank that hung in a fixture teardown has an error of its test that the result lacks.
+    tests_only = {rank: error for rank, error in run.output.raised.by_tests.items() if rank not in run.result.errors}
+    lines += [f"  rank {rank} raised {one_line(error)}" for rank, error in tests_only.items()]
     lines += run.output.raised.others
-    lines += _advice(findings[0]) if findings[0].code in _FOLLOWS_FROM_ERRORS else []
+    if findings[0].code in _FOLLOWS_FROM_ERRORS:
+        lines += _advice(findings[0])
     others = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]
     lines += [line for each in others for line in ("", each.body)]
     return [*lines, replay_line(run.result.replay)]

@@ -1,24 +1,27 @@
 """`--ddpsim-report DIR`: write a report of each failing test into a folder of its own.
 
 The folder is named after its test, so workers of pytest-xdist never write to the same one. The report is written when
-the test is torn down, after its fixtures have undone their patches.
+the test is torn down, after its fixtures have undone their patches. index.html is written at the end of the session.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddpsim.reports.document import Document
-from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import check_folder, plain_name, write_reports
-from ddpsim.reports.index import row_of
+from ddpsim.reports.document import Document, ReportError
+from ddpsim.reports.forms.junit import JunitCase
+from ddpsim.reports.index import IndexEntry, IndexRow, row_of, write_index
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
+from ddpsim.reports.report_folder import check_folder, plain_name, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
+from ddpsim.scenarios.cli.output import counted
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
@@ -26,7 +29,7 @@ from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
 from ddpsim.simulator.errors import internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
-FOLDER, ROW = "ddpsim_report", "ddpsim_row"
+_FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 """Properties of pytest's report of a teardown: the folder of ddpsim's report, and its row of index.html, as a list.
 
 A worker of pytest-xdist sends them to the process that writes index.html.
@@ -71,7 +74,7 @@ def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
         teardown.sections.append((_SECTION, str(internal_error(error, "the pytest plugin"))))
     else:
         row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_found_line(report))
-        teardown.user_properties += [(FOLDER, str(folder)), (ROW, list(row))]
+        teardown.user_properties += [(_FOLDER, str(folder)), (_ROW, list(row))]
     del item.stash[_OWED]
 
 
@@ -88,14 +91,10 @@ def _folder(item: pytest.Item) -> Path:
 
 def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
     assert isinstance(item, pytest.Function)
-    how, conclusion = _how(item), _conclusion(run)
+    said: dict[str, Any] = {"name": item.nodeid, "how": _how(item), "conclusion": _conclusion(run)}
     if run.exploration is not None:
-        return document_of_exploration(
-            run.exploration, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion
-        )
-    return document_of(
-        run.result, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion, seconds=report.duration
-    )
+        return document_of_exploration(run.exploration, is_expected=False, **said)
+    return document_of(run.result, is_expected=False, seconds=report.duration, **said)
 
 
 def _how(item: pytest.Function) -> str:
@@ -122,3 +121,31 @@ def _conclusion(run: Run) -> str:
 def folder_name(nodeid: str) -> str:
     """Return a folder name that is valid on every file system and unique for each test."""
     return f"{plain_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
+
+
+# --- index.html -------------------------------------------------------------------------------------------------------
+
+
+def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
+    """Write index.html, also if no test failed; return a line that says where the reports are."""
+    entries = list(_entries(reporter))
+    count = f"ddpsim: {counted(len(entries), 'report')} in"
+    try:
+        return f"{count} {write_index(entries, Path(folder), title='failing tests on ranks')}"
+    except ReportError as error:
+        return f"{count} {folder}; {error}"
+
+
+def _entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
+    """Yield an entry for each report that was written, in the order in which the tests failed."""
+    torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
+    notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}
+    failed = {each.nodeid: each for each in reporter.stats.get("failed", ())}  # the test's is the last, after subtests'
+    for nodeid, report in failed.items():
+        noted = notes.get(nodeid, {})
+        if _FOLDER in noted:
+            row = IndexRow(*noted[_ROW])  # as a worker's `row_of` filled it
+            case = JunitCase(
+                nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext
+            )
+            yield IndexEntry(row, case, Path(noted[_FOLDER]).name)

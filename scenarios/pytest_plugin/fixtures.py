@@ -1,8 +1,7 @@
 """Fixtures of marked tests: `rank`, `world_size`, and the decorator `per_rank`, which makes a fixture on each rank.
 
 pytest makes an ordinary fixture once per test, before the ranks start, and every rank gets the same value. A `per_rank`
-fixture is made on each rank, inside the simulation. pytest knows its name and arguments, so it makes the ordinary
-fixtures that it requests; but its function is called on the ranks only.
+fixture is made on each rank, inside the simulation; pytest makes the ordinary fixtures that it requests.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def rank() -> int:
 
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
-    """How many ranks run the test."""
+    """The number of ranks that run the test."""
     options = request.node.stash.get(OPTIONS_KEY, None)
     if options is None:
         pytest.fail(f"fixture 'world_size' is for tests marked @pytest.mark.{MARKER}: mark the test", pytrace=False)
@@ -133,7 +132,7 @@ class RankFixtures:
         for value in made:
             self._open.append((name, made))
             return value
-        raise MarkerError(f"fixture {name!r} did not yield, expected one yield")
+        raise MarkerError(f"fixture {name!r} did not yield, expected one yield: add it, or return the value")
 
     def close(self) -> list[BaseException]:
         """Tear down the fixtures, the last one made first, and return the exceptions raised."""
@@ -143,7 +142,7 @@ class RankFixtures:
             name, made = self._open.pop()
             try:
                 for _ in made:
-                    raise MarkerError(f"fixture {name!r} yields twice, expected one yield")
+                    raise MarkerError(f"fixture {name!r} yields twice, expected one yield: remove the second")
             except BaseException as error:
                 errors.append(error)
         return errors

@@ -37,6 +37,7 @@ def run_drawn(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, An
 
 @contextmanager
 def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
+    """Let hypothesis run each example by `run`; `own` has the names of `per_rank` fixtures, which each rank makes."""
     handle = item.obj.hypothesis
     original = handle.inner_test
 
@@ -63,10 +64,9 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 def hypothesis_settings(item: pytest.Function) -> Iterator[None]:
     """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
 
-    There is no deadline unless the test sets one, because the first use of torch is slow and the time of a simulation
-    says little about the program. The health check of function-scoped fixtures is off, because `per_rank` fixtures are
-    made anew for each example; so is the one of differing executors. The explain phase is off, because it would trace
-    the host's lines, not those of the ranks.
+    There is no deadline unless the test sets one, because the first use of torch is slow. One health check is off,
+    because `per_rank` fixtures are made anew for each example, and the explain phase is, because it would trace the
+    host's lines, not those of the ranks.
     """
     function = getattr(item.obj, "__func__", item.obj)
     before = function._hypothesis_internal_use_settings

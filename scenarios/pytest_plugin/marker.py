@@ -1,26 +1,15 @@
-"""The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch.
-
-Finding codes are checked later, when a marked test runs and the simulator is loaded.
-"""
+"""The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from ddpsim.simulator.policies.named import (
-    COVERING,
-    DEFAULT_EXPLORING,
-    DRAWING,
-    POLICIES,
-    RUNNING,
-    draws,
-    listed,
-)
+from ddpsim.scenarios.names import nearest
+from ddpsim.simulator.policies.named import COVERING, DEFAULT_EXPLORING, DRAWING, POLICIES, RUNNING, draws, listed
 from ddpsim.simulator.run_options import OPTIONS
 
 MARKER = "ranks"
@@ -64,7 +53,7 @@ class Options:
     budget: Any = None
     """A Budget, or a mapping of its limits."""
     timeout: float | None = None
-    """Time limit in seconds: short for a budget with `seconds` only."""
+    """The time limit in seconds: an abbreviation of a budget that has only `seconds`."""
     of_run: Mapping[str, Any] = field(default_factory=dict)
     """The options of a run, as keywords of `simulate`."""
 
@@ -97,53 +86,48 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
         values |= _values(of_parameter)
     _check_together(values)
     _check_seeds(values)
-    _check_expect(values.get("expect"))
+    expect = values.get("expect")
+    if expect is not None and not isinstance(expect, str):
+        raise MarkerError(f"expect is {expect!r}, expected a finding code: write 'deadlock.missing_rank' for instance")
     if values.get("timeout") is not None:
         values["budget"] = _budget_of(values)
     if "budget" in values:
         _check_budget(values["budget"])
-    values["explore"] = _exploration(values.get("explore"), values.get("expect"))
-    values["seeds"] = tuple(values["seeds"]) if values.get("seeds") is not None else ()
+    values["explore"] = _exploration(values.get("explore"), expect)
+    values["seeds"] = tuple(values.get("seeds") or ())
     of_run = {name: values.pop(name) for name in OF_RUN if name in values}
     return Options(**values, of_run=of_run)
 
 
 def _values(mark: pytest.Mark) -> dict[str, Any]:
+    """Return the options of one marker, with the world size checked."""
     values = dict(mark.kwargs)
     if not mark.args and "world_size" not in values:
         raise MarkerError("no world size is given, expected a whole number: write ranks(4) for instance")
-    _check_names(mark)
-    values.setdefault("world_size", mark.args[0] if mark.args else None)
-    _check_world_size(values["world_size"])
-    return values
-
-
-def _check_names(mark: pytest.Mark) -> None:
-    if len(mark.args) + ("world_size" in mark.kwargs) > 1:
+    if len(mark.args) + ("world_size" in values) > 1:
         raise MarkerError(
             f"{len(mark.args)} positional arguments are given, expected only the world size: name the others"
         )
     for name in mark.kwargs:
         if name not in NAMES and name != "world_size":
-            close = get_close_matches(name, NAMES, n=1)
-            remedy = f"did you mean {close[0]}?" if close else "leave it out"
+            remedy = nearest(name, NAMES) or "leave it out"
             raise MarkerError(f"unknown option {name!r}, expected one of {', '.join(NAMES)}: {remedy}")
-
-
-def _check_world_size(world_size: object) -> None:
-    if not _is_whole(world_size) or cast(int, world_size) < 1:
+    if mark.args:
+        values["world_size"] = mark.args[0]
+    world_size = values["world_size"]
+    if not _is_whole(world_size) or world_size < 1:
         raise MarkerError(f"world size is {world_size!r}, expected a whole number from 1: the number of ranks")
+    return values
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
-    explores = values.get("explore") not in (None, False)
-    for one, others, remedy in (
-        ("seeds", ("seed",), "keep one of them"),
-        ("explore" if explores else "", ("policy", "seeds"), "an exploration chooses its schedules itself"),
-    ):
-        for other in others:
-            if one in values and other in values:
-                raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
+    clashes = [("seeds", "seed", "keep one of them")]
+    if values.get("explore") not in (None, False):
+        why = "leave it out, because an exploration chooses its schedules itself"
+        clashes += [("explore", "policy", why), ("explore", "seeds", why)]
+    for one, other, remedy in clashes:
+        if one in values and other in values:
+            raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
     policy = values.get("policy")
     if policy in RUNNING and not draws(policy) and ("seed" in values or "seeds" in values):
         drawing = listed(map(repr, DRAWING))
@@ -151,8 +135,9 @@ def _check_together(values: Mapping[str, Any]) -> None:
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
+    """Raise MarkerError for a wrong seed or wrong seeds."""
     if "seed" in values and not _is_whole(values["seed"]):
-        raise MarkerError(f"seed is {values['seed']!r}, expected a whole number")
+        raise MarkerError(f"seed is {values['seed']!r}, expected a whole number: write seed=1 for instance")
     if "seeds" not in values:
         return
     seeds = values["seeds"]
@@ -160,7 +145,8 @@ def _check_seeds(values: Mapping[str, Any]) -> None:
         raise MarkerError(f"seeds is {seeds!r}, expected whole numbers: write seeds=range(20) for instance")
     if not isinstance(seeds, (range, list, tuple)):
         raise MarkerError(
-            f"seeds is of type {type(seeds).__name__}, expected a range, a list or a tuple, in a fixed order"
+            f"seeds is of type {type(seeds).__name__}, expected a range, a list or a tuple, whose order is fixed: "
+            "write seeds=range(20) for instance"
         )
     wrong = [seed for seed in seeds if not _is_whole(seed)]
     if wrong or not seeds or len(set(seeds)) < len(seeds):
@@ -168,16 +154,11 @@ def _check_seeds(values: Mapping[str, Any]) -> None:
         raise MarkerError(f"{found}, expected one or more different whole numbers: write seeds=range(20) for instance")
 
 
-def _check_expect(expect: object) -> None:
-    if expect is not None and not isinstance(expect, str):
-        raise MarkerError(f"expect is {expect!r}, expected a finding code, such as 'deadlock.missing_rank'")
-
-
 def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:
     timeout = values["timeout"]
     if values.get("budget") is not None:
         raise MarkerError(f"timeout is {timeout!r}, but a budget is given, too: write seconds= in the budget")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+    if not _is_positive(timeout):
         raise MarkerError(f"timeout is {timeout!r}, expected a number above 0: {_LIMITS['seconds']}")
     return {"seconds": timeout}
 
@@ -186,26 +167,28 @@ def _check_budget(budget: object) -> None:
     if isinstance(budget, Mapping):
         unknown = [name for name in budget if name not in _LIMITS]
         if unknown:
-            raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(_LIMITS)}")
+            raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(_LIMITS)}: leave it out")
         for name, value in budget.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            if not _is_positive(value):
                 raise MarkerError(f"budget has {name}={value!r}, expected a number above 0: {_LIMITS[name]}")
     elif not (budget is None or type(budget).__name__ == "Budget"):
-        raise MarkerError(f"budget is {budget!r}, expected a simulator.Budget or {{'seconds': 10}} for instance")
+        raise MarkerError(f"budget is {budget!r}, expected a ddpsim.Budget or a dict: write {{'seconds': 10}}")
 
 
 def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
+    """Return the options of an exploration, with its policy; None if the test runs once."""
     if explore is None or explore is False:
         return None
     chosen = DEFAULT_EXPLORING if explore is True else explore
     options = {"policy": chosen} if isinstance(chosen, str) else chosen
     if not isinstance(options, Mapping):
         raise MarkerError(
-            f"explore is {explore!r}, expected True, the name of a policy, or {{'policy': 'dfs', 'preemptions': 2}}"
+            f"explore is {explore!r}, expected True, the name of a policy, or a dict: write {{'policy': 'dfs', "
+            "'preemptions': 2} for instance"
         )
     unknown = [name for name in options if name not in _EXPLORE]
     if unknown:
-        raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}")
+        raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}: leave it out")
     policy = options.get("policy", DEFAULT_EXPLORING)
     if draws(policy) and expect is None:
         covering = listed(map(repr, COVERING))
@@ -216,5 +199,9 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     return {"policy": policy, **options}
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

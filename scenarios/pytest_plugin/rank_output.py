@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 import sys
+from enum import IntEnum
 from typing import TextIO
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised_by_ranks import Raised
+from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 
+SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
 """Fixtures with which the test itself reads the printed output; then ranks print into pytest's capture."""
 
@@ -38,13 +41,63 @@ class RankStream(io.TextIOWrapper):
         return self._written.getvalue().decode(errors="replace")
 
 
+class Severity(IntEnum):
+    """The effect of an exception on the test; a higher one wins."""
+
+    RETURNS = 0
+    """The rank returns early: an injected `EarlyReturn` fault."""
+    SKIPS = 1
+    FAILS = 2
+    LEAVES = 3
+    """Ends the pytest session, or the current hypothesis example."""
+
+
+def severity(error: BaseException) -> Severity:
+    """Return the effect of an exception on the test."""
+    # hypothesis steers its search by its own exceptions, for instance in `assume`.
+    if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
+        "hypothesis."
+    ):
+        return Severity.LEAVES
+    if isinstance(error, RankReturned):
+        return Severity.RETURNS
+    return Severity.SKIPS if isinstance(error, SKIPS) else Severity.FAILS
+
+
+class Raised:
+    """Collects the exceptions of the ranks of one run; the simulator gets only one per rank."""
+
+    def __init__(self) -> None:
+        self.by_tests: dict[int, BaseException] = {}
+        """The errors of the test function, by rank, without those of fixture teardowns."""
+        self.others: list[str] = []
+        """A line for each further error of a rank."""
+
+    def note(self, rank: int, error: BaseException) -> None:
+        """Store an exception of the test function, unless it was raised while the ended run unwound the rank."""
+        each: BaseException | None = error
+        while each is not None and not isinstance(each, RankUnwound):
+            each = each.__context__
+        if each is None and severity(error) is Severity.FAILS:
+            self.by_tests[rank] = error
+
+    def most_severe(self, rank: int, errors: list[BaseException]) -> BaseException:
+        """Return the exception that counts for a rank, the first of the most severe; note the others as lines."""
+        chosen = max(errors, key=severity)
+        self.others += [
+            f"  rank {rank} also raised {one_line(error)}"
+            for error in errors
+            if error is not chosen and severity(error) is Severity.FAILS and not isinstance(error, RankUnwound)
+        ]
+        return chosen
+
+
 class Output:
     """The printed text and the exceptions of the ranks of one run."""
 
     def __init__(self, item: pytest.Function) -> None:
-        self._is_kept = item.config.getoption("capture", "no") in ("fd", "sys") and _CAPTURING.isdisjoint(
-            item.fixturenames
-        )
+        is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
+        self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
         self._streams: dict[int, tuple[RankStream, RankStream]] = {}
         self.raised = Raised()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -13,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from ddpsim import Budget, Code, Result, UsageError, explore, simulate
+from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
     Run,
@@ -24,13 +27,14 @@ from ddpsim.scenarios.pytest_plugin.failure import (
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
-from ddpsim.scenarios.pytest_plugin.monkeypatch_undo import no_undo_of_rank_state
 from ddpsim.scenarios.pytest_plugin.rank_output import Output
-from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
+from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.errors import internal_error, is_unexpected
+from ddpsim.simulator.exploration.strategy import Wrapped, strategy_of
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
+from ddpsim.simulator.verdict import Finding
 
 _MOST_STEPS = 1_000_000
 """The step limit of tests whose marker has none. An endless test reaches it after some 15 seconds, with 250 MiB of
@@ -45,9 +49,7 @@ def run_test(item: pytest.Function) -> None:
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_drawn(item):
-        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import (
-            run_drawn,  # needs hypothesis, which this test has imported
-        )
+        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import run_drawn  # needs hypothesis
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
@@ -67,6 +69,7 @@ def run_on_ranks(
     output, own_names = Output(item), names_on_ranks(item)
 
     def program(rank: int) -> Any:
+        """Run the test on one rank, between its fixtures and their teardown."""
         __tracebackhide__ = True
         output.start(rank)
         fixtures, value = RankFixtures(item), None
@@ -158,6 +161,7 @@ def _raise(failure: RanksFailed) -> NoReturn:
 
 
 def _run(item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output) -> Run:
+    """Run the test once, with a recorded schedule, or with many schedules."""
     _check_expect(options.expect)
     world: dict[str, Any] = {
         "poison": options.explore is not None,
@@ -167,9 +171,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.token_replay import (
-            replay_test,  # already imported in a session with a token
-        )
+        from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 
         is_strict = not _is_drawn(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
@@ -199,8 +201,9 @@ def _explore(
     seed: int,
     world: dict[str, Any],
 ) -> Run:
+    """Run the test with many schedules, until one has the expected finding, or one fails."""
     wanted = None if options.expect is None else partial(has, code=Code(options.expect))
-    search = Search(options.explore or {}, options.world_size, seed, wanted, on_next=output.forget)
+    search = _Search(options.explore or {}, options.world_size, seed, wanted, on_next=output.forget)
     exploration = explore(program, options.world_size, policy=search, keep_going=wanted is not None, **world)
     if exploration.interrupted:
         raise KeyboardInterrupt
@@ -210,6 +213,39 @@ def _explore(
     if exploration.first_failure is not None:
         exploration = dataclasses.replace(exploration, first_failure=_with_command(item, exploration.first_failure))
     return Run(result, output, exploration)
+
+
+class _Search(Wrapped):
+    """An exploration strategy that ends at the first run with a wanted result."""
+
+    def __init__(
+        self,
+        explore: Mapping[str, Any],
+        world_size: int,
+        seed: int,
+        is_wanted: Callable[[Result], bool] | None,
+        *,
+        on_next: Callable[[], None],
+    ) -> None:
+        """`explore` has the policy and its options; `on_next` is called before each run."""
+        super().__init__(strategy_of(world_size=world_size, seed=seed, **explore))
+        self._is_wanted = is_wanted
+        self._on_next = on_next
+        self.found: Result | None = None
+        self.last: Result | None = None
+
+    def next_policy(self) -> Policy | None:
+        policy = None if self.found else super().next_policy()
+        if policy is not None:
+            self._on_next()
+        return policy
+
+    def take(self, result: Result) -> Finding | None:
+        finding = super().take(result)
+        self.last = result
+        if self._is_wanted is not None and self._is_wanted(result):
+            self.found = result
+        return finding
 
 
 def _with_command(item: pytest.Function, result: Result) -> Result:
@@ -237,6 +273,43 @@ def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
 def _check_expect(expect: str | None) -> None:
     codes = [code.value for code in Code]
     if expect is not None and expect not in codes:
-        close = get_close_matches(expect, codes, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"the codes are {', '.join(codes)}"
+        remedy = nearest(expect, codes) or f"the codes are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
+
+
+# --- undo of patches --------------------------------------------------------------------------------------------------
+
+_OF_EACH_RANK = (
+    *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
+    *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
+)
+"""Attributes with a value for each rank: the simulator swaps them at every context switch."""
+
+
+@contextmanager
+def no_undo_of_rank_state(item: pytest.Function) -> Iterator[None]:
+    """Around a run: keep `monkeypatch` from undoing patches of rank-local state that ranks made.
+
+    All ranks share one such object, which undoes its patches after the run. State of each rank, such as `os.environ`,
+    ends with the rank; an undo after the run would write the rank's old values into the process.
+    """
+    patchers = [value for value in item.funcargs.values() if isinstance(value, pytest.MonkeyPatch)]
+    before = [(patcher, (list(patcher._setitem), list(patcher._setattr))) for patcher in patchers]
+    try:
+        yield
+    finally:
+        for patcher, (items, attributes) in before:
+            patcher._setitem[:] = _merged(items, patcher._setitem)
+            patcher._setattr[:] = _merged(attributes, patcher._setattr)
+
+
+def _merged(before: list[Any], now: list[Any]) -> list[Any]:
+    """Return the patches to undo after the run; a rank may have called `monkeypatch.undo()`, which empties the list."""
+    kept = [each for each in before if _is_of_each_rank(each) or any(each is other for other in now)]
+    return kept + [each for each in now if not _is_of_each_rank(each) and not any(each is other for other in kept)]
+
+
+def _is_of_each_rank(record: tuple[Any, ...]) -> bool:
+    target, name, _ = record
+    is_environ = target is os.environ or target is getattr(os, "environb", None)
+    return is_environ or any(target is module and name == attribute for module, attribute in _OF_EACH_RANK)

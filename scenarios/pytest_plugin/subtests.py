@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised_by_ranks import Severity, severity
+from ddpsim.scenarios.pytest_plugin.rank_output import Severity, severity
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 
 _SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on

@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli.judgement import divergence_line
 from ddpsim.scenarios.pytest_plugin.collecting import marked
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, program_name
 from ddpsim.simulator.choices import program_on
-from ddpsim.simulator.policies.replay import Replay, diverged
+from ddpsim.simulator.policies.schedule_replay import Replay, diverged
 
 _KEPT = pytest.StashKey[int]()
 """The stash key of the config for the number of tests that match the token."""
@@ -41,10 +41,7 @@ def keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test with a recorded schedule; return the result, and a failure if a strict replay diverged.
-
-    A diverged run still runs to its end, so that a report can show it.
-    """
+    """Run a test with a recorded schedule, to its end; return the result, and a failure if a strict replay diverged."""
     recorded = Replay(Schedule.parse(token, program=program_on(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:
@@ -61,4 +58,4 @@ def replay_summary(config: pytest.Config, exitstatus: int | pytest.ExitCode, tok
         found = f"matches {config.stash[_KEPT]} tests, which were all run"
     else:
         return None
-    return f"ddpsim: replay token {token} {found}: give the file and the test as in the replay line"
+    return f"ddpsim: replay token {token} {found}, expected one: give the file and the test as in the replay line"

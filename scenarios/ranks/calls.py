@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.programs.dtypes import FRACTIONAL
-from ddpsim.simulator.programs.program import Issue
+from ddpsim.simulator.programs.program import FRACTIONAL, Issue
 
 _GATHER_SINGLE = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 _SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
@@ -68,8 +67,7 @@ def _blank(issue: Issue, shape: Sequence[int]) -> Tensor:
     return torch.zeros(shape, dtype=_dtype(issue))
 
 
-# --- one function per operation, which issues it
-# -------------------------------------------------------------------------
+# --- one function per operation, which issues it ----------------------------------------------------------------------
 
 
 def _all_reduce(issue: Issue, rank: int, group: Any) -> Issued:
@@ -174,8 +172,7 @@ def _receive(issue: Issue, rank: int, group: Any) -> Issued:
     return Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
-# --- the same calls as Python source for a test
-# --------------------------------------------------------------------------
+# --- the same calls as Python source for a test -----------------------------------------------------------------------
 
 
 def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
@@ -184,8 +181,8 @@ def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
     return f"torch.{maker}({size}{dtype})"
 
 
-def _sent_text(issue: Issue, index: int = 0) -> str:
-    return _tensor("ones", issue, issue.shapes[index])
+def _sent_text(issue: Issue) -> str:
+    return _tensor("ones", issue, issue.shapes[0])
 
 
 def _room(issue: Issue, shape: Shape) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CellType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,8 +33,8 @@ class TensorValues(NamedTuple):
 class RankOutputs(dict[str, list[TensorValues]]):
     """The output tensors of the calls that a rank waited for, by name.
 
-    This object also keeps the works of all calls alive, because gloo never sends a message whose handle was dropped:
-    keep it until all ranks have ended. The works are not pickled.
+    Keep this object until all ranks have ended: gloo never sends a message after its work handle was dropped. The works
+    are not pickled.
     """
 
     works: Sequence[Any] = ()
@@ -43,13 +43,8 @@ class RankOutputs(dict[str, list[TensorValues]]):
         return dict, (dict(self),)
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
 def site_of(issue: Issue) -> Site:
-    """Return the line of a call for `check`: the line it represents, or the line in this file that issues its
-    operation.
-    """
+    """Return the line of a call for `check`: the line it represents; without one, only its operation."""
     return issue.site or Site(issue.operation, 0, "")
 
 
@@ -78,7 +73,7 @@ def run_steps(rank: int, program: Program) -> RankOutputs:
 
 
 def _unseen(function: Callable[..., Any]) -> FunctionType:
-    """Return the same function with its lines hidden from the search for the program's line."""
+    """Return the same function with another file name, so that no finding shows its lines as the program's."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 
@@ -93,13 +88,11 @@ def runner_of(program: Program) -> Callable[[int, Program], RankOutputs]:
     return run_placed_steps if has_places else run_steps
 
 
-def _at(site: Site | None, function: _Function) -> _Function:
-    """Return the function as called from a line of another program, if there is one."""
-    return function if site is None else cast(_Function, _from(site, function))
-
-
 @lru_cache(maxsize=1024)
-def _from(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
+def _at(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as called from a line of another program, if there is one."""
+    if site is None:
+        return function
     unseen = _unseen(function)
     caller = (lambda *arguments: unseen(*arguments)).__code__  # on one line, the first
     place = caller.replace(co_filename=site.path, co_firstlineno=site.line, co_name=site.function or "<module>")
@@ -107,7 +100,7 @@ def _from(site: Site, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _first_site(program: Program) -> Site | None:
-    """Return the line used for making groups, because no record has it."""
+    """Return the line to show for the creation of groups, which records lack: that of the first call."""
     return next((step.site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.site), None)
 
 

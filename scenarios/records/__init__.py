@@ -1,4 +1,1 @@
-"""Records of real jobs, as files: found, opened safely, and read.
-
-This package holds no scenarios. It is in scenarios/ because it reads and writes files and makes scenarios of records.
-"""
+"""Records of real jobs, as files: found, opened safely, read, and made into scenarios."""

@@ -1,8 +1,7 @@
 """Write Chakra execution traces (mlcommons/chakra, et_def.proto) of a simulated run, for performance simulators.
 
-A trace says which rank communicates what with which ranks, and in which order. It has no computation, because virtual
-time has none. mlcommons' own package, installed by the extra `chakra`, writes the files. Only `--chakra` imports this
-module.
+A trace says which rank communicates what with which ranks, and in which order. mlcommons' own package, installed by the
+extra `chakra`, writes the files. Only `--chakra` imports this module.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from enum import Enum
 from math import prod
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
@@ -22,6 +19,8 @@ from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
 """The schema version that the package's own generator writes."""
+SEND, RECEIVE, COLLECTIVE = "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"
+"""Names of et_def.proto's `NodeType`."""
 
 
 def check_chakra() -> None:
@@ -53,35 +52,24 @@ def _modules() -> tuple[Any, Any]:
 
 def _encoded(schema: Any, node: ChakraNode) -> Any:
     """Encode a node, with attribute names and types of the package's converters and, for messages, of trace readers."""
-    attribute = schema.AttributeProto
-    attributes = [
-        attribute(name="is_cpu_op", bool_val=False),
-        attribute(name="comm_size", int64_val=node.size),
-        attribute(name="pg_name", string_val=node.group),
-        attribute(name="pg_ranks", int64_list=schema.Int64List(values=node.members)),
-    ]
-    if node.collective is not None:
-        attributes.append(attribute(name="comm_type", int64_val=schema.CollectiveCommType.Value(node.collective)))
-    if node.root is not None:
-        attributes.append(attribute(name="root", int64_val=node.root))
-    if node.peer is not None:
-        name = "comm_dst" if node.type is NodeType.SEND else "comm_src"
-        attributes.append(attribute(name=name, int32_val=node.peer))
-    if node.tag is not None:
-        attributes.append(attribute(name="comm_tag", int32_val=node.tag))
-    kind = schema.NodeType.Value(node.type.value)
+    collective = None if node.collective is None else schema.CollectiveCommType.Value(node.collective)
+    values: dict[str, dict[str, Any]] = {
+        "is_cpu_op": {"bool_val": False},
+        "comm_size": {"int64_val": node.size},
+        "pg_name": {"string_val": node.group},
+        "pg_ranks": {"int64_list": schema.Int64List(values=node.members)},
+        "comm_type": {"int64_val": collective},
+        "root": {"int64_val": node.root},
+        "comm_dst" if node.type == SEND else "comm_src": {"int32_val": node.peer},
+        "comm_tag": {"int32_val": node.tag},
+    }
+    present = {name: each for name, each in values.items() if None not in each.values()}
+    attributes = [schema.AttributeProto(name=name, **each) for name, each in present.items()]
+    kind = schema.NodeType.Value(node.type)
     return schema.Node(id=node.id, name=node.name, type=kind, ctrl_deps=node.after, attr=attributes)
 
 
 # --- the nodes -------------------------------------------------------------------------------------------------------
-
-
-class NodeType(str, Enum):
-    """The names of et_def.proto's `NodeType` that are about communication."""
-
-    SEND = "COMM_SEND_NODE"
-    RECEIVE = "COMM_RECV_NODE"
-    COLLECTIVE = "COMM_COLL_NODE"
 
 
 class ChakraNode(NamedTuple):
@@ -89,40 +77,28 @@ class ChakraNode(NamedTuple):
 
     id: int
     name: str
-    type: NodeType
+    type: str
     after: tuple[int, ...]
     """Nodes of the same rank that come first: the call before it on the same group, as on one stream."""
     size: int
     """Bytes that the rank sends, or a receive takes; 0 for a barrier."""
     group: str
     members: tuple[int, ...]
-    """Global ranks."""
+    """The global ranks of the group."""
     collective: str | None = None
     """A name of et_def.proto's `CollectiveCommType`."""
     root: int | None = None
-    """Global rank."""
+    """The global rank of the root."""
     peer: int | None = None
-    """Global rank."""
+    """The global rank that a message goes to or comes from."""
     tag: int | None = None
 
 
-COLLECTIVES = MappingProxyType(
-    {
-        Movement.NOTHING: "BARRIER",
-        Movement.ALL_REDUCE: "ALL_REDUCE",
-        Movement.REDUCE: "REDUCE",
-        Movement.BROADCAST: "BROADCAST",
-        Movement.ALL_GATHER: "ALL_GATHER",
-        Movement.ALL_GATHER_INTO_TENSOR: "ALL_GATHER",
-        Movement.ALL_GATHER_COALESCED: "ALL_GATHER",
-        Movement.GATHER: "GATHER",
-        Movement.SCATTER: "SCATTER",
-        Movement.REDUCE_SCATTER: "REDUCE_SCATTER",
-        Movement.REDUCE_SCATTER_TENSOR: "REDUCE_SCATTER",
-        Movement.ALL_TO_ALL: "ALL_TO_ALL",
-        Movement.ALL_TO_ALL_SINGLE: "ALL_TO_ALL",
-    }
-)
+COLLECTIVES = {
+    each: re.sub("_(INTO_TENSOR|TENSOR|COALESCED|SINGLE)$", "", each.name)
+    for each in Movement
+    if each.name != "MESSAGE"
+} | {Movement.NOTHING: "BARRIER"}
 """Names of et_def.proto's `CollectiveCommType`."""
 
 
@@ -133,19 +109,16 @@ def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
     for number, (call, _, _) in enumerate(run_log.ranks[rank]):
         after = (latest[call.group],) if call.group in latest else ()
         latest[call.group] = number
-        node = ChakraNode(number, str(call), NodeType.COLLECTIVE, after, _size(call), call.group, ())
-        node = node._replace(members=run_log.members[call.group])
-        nodes.append(_message(node, call) if call.is_point_to_point else _collective(node, call))
+        members = run_log.members[call.group]
+        node = ChakraNode(number, str(call), COLLECTIVE, after, _size(call), call.group, members)
+        if call.is_point_to_point:
+            peer = None if call.peer == ANY_SOURCE else call.peer
+            node = node._replace(type=SEND if call.operation == "send" else RECEIVE, peer=peer, tag=call.tag)
+        else:
+            kind = COLLECTIVES[OPERATIONS[call.operation].movement]
+            node = node._replace(collective=kind, root=call.signature.root)
+        nodes.append(node)
     return tuple(nodes)
-
-
-def _collective(node: ChakraNode, call: Call) -> ChakraNode:
-    return node._replace(collective=COLLECTIVES[OPERATIONS[call.operation].movement], root=call.signature.root)
-
-
-def _message(node: ChakraNode, call: Call) -> ChakraNode:
-    kind = NodeType.SEND if call.operation == "send" else NodeType.RECEIVE
-    return node._replace(type=kind, peer=None if call.peer == ANY_SOURCE else call.peer, tag=call.tag)
 
 
 def _size(call: Call) -> int:

@@ -1,30 +1,97 @@
-"""Write the calls of a program as a pytest test in plain torch.distributed, for people to read and change.
+"""Turn a hang in production into a test: a file for pytest, or a scenario that ddpsim can run and shrink.
 
-Calls common to all ranks come first, then a branch for each group of ranks that continue equally. Repeated calls become
-a loop. The comment after each call names the line of the job that made it.
+The test for pytest is plain torch.distributed, for people to read and change. Calls common to all ranks come first,
+then a branch for each group of ranks that continue equally. Repeated calls become a loop. The comment after each call
+names the line of the job that made it.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import runpy
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddpsim.scenarios.ranks.calls import CALLS
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
 from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.records.as_program import program_of
+from ddpsim.simulator.records.record_diagnosis import Diagnosis
 from ddpsim.simulator.records.record_texts import plain
+from ddpsim.simulator.verdict import Finding, Verdict
+
+if TYPE_CHECKING:
+    from ddpsim.scenarios.model import Expectation
 
 _LONGEST_LOOP = 16
 
 
+def check_form(path: Path) -> None:
+    """Raise UsageError for a file type that cannot be written."""
+    if path.suffix not in (".py", ".toml"):
+        raise UsageError(
+            f"--write-test is {str(path)!r}, expected a name that ends in .py (pytest) or .toml (ddpsim): correct it"
+        )
+
+
+def written_test(diagnosis: Diagnosis, paths: Sequence[str], path: Path) -> str:
+    """Write the test, and return a text on what it finds. Raises UsageError if the records show no failure."""
+    if diagnosis.verdict is not Verdict.FAIL:
+        raise UsageError("the records show no failure to reproduce in a test: leave --write-test out")
+    program = program_of(diagnosis, folder=str(Path.cwd()))
+    write = _written_for_pytest if path.suffix == ".py" else _written_scenario
+    return write(program, diagnosis.findings[0], paths, path)
+
+
+def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+    """Write a scenario, and return a text on what it finds and how to run it."""
+    from ddpsim.scenarios.files.saving import save
+    from ddpsim.scenarios.files.value_scenarios import of_program
+
+    scenario = of_program(program, name=str(path))
+    save(scenario, path, summary=f"the last calls of {' '.join(paths)}", cause=leading.summary)
+    found, quoted = _found(scenario.expected, leading, program.world_size), shlex.quote(str(path))
+    return f"test    {path} finds {found}\n  ddpsim run {quoted}\n  ddpsim shrink {quoted}"
+
+
+def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+    """Write a test for pytest, and return a text on what it finds and how to run it."""
+    from ddpsim import simulate
+    from ddpsim.scenarios.files.saving import write_text
+    from ddpsim.scenarios.model import CLEAN, finds
+
+    function = "test_" + re.sub(r"\W", "_", path.stem).removeprefix("test_")
+    command = f"ddpsim diagnose {shlex.join(paths)} --write-test {shlex.quote(str(path))}"
+    write_text(path, test_of(program, function=function, summary=f"{leading.summary}.", command=command))
+    findings = simulate(runpy.run_path(str(path))[function], program.world_size).findings
+    expected = finds(findings[0].code, findings[0].ranks) if findings else CLEAN
+    found = _found(expected, leading, program.world_size)
+    return f"test    {path} finds {found}\n  pytest {shlex.quote(str(path))}"
+
+
+def _found(expected: Expectation, leading: Finding, world_size: int) -> str:
+    """Return what the test finds, with a remark if the records show something else."""
+    ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
+    is_same = expected.code is leading.code and tuple(ranks) == leading.ranks
+    remark = "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
+    return expected.text(world_size) + remark
+
+
+# --- the test for pytest ----------------------------------------------------------------------------------------------
+
+
 def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
-    """Return the text of a file with one test, which fails as the program does. `command` is what made it."""
+    """Return the text of a file with one test, which fails as the program does. The text quotes `command`."""
     ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
-    body = [f"groups[{json.dumps(name)}] = {made}" for name, made in _groups(program)]
-    if body:
-        body.insert(0, "groups = {}")
-    shared = [lines[0] for lines in takewhile(_are_alike, zip(*ranks, strict=False))]
+    body = ["groups = {}"] if program.groups else []
+    for group in program.groups:
+        name = json.dumps(group.name)
+        body.append(f"groups[{name}] = dist.new_group({list(group.ranks)}, group_desc={name})")
+    shared = [lines[0] for lines in takewhile(lambda each: len(set(each)) == 1, zip(*ranks, strict=False))]
     body += ["works = []", *_looped(shared), *_branches([lines[len(shared) :] for lines in ranks])]
     body += ["for work in works:", "    work.wait()"]
     return _FILE.format(
@@ -59,22 +126,12 @@ def _plain(text: str) -> str:
     return " ".join(plain(text).replace("\\", "/").replace('"', "'").split())
 
 
-def _are_alike(lines: Sequence[str]) -> bool:
-    return len(set(lines)) == 1
-
-
-def _groups(program: Program) -> Iterator[tuple[str, str]]:
-    for group in program.groups:
-        yield group.name, f"dist.new_group({list(group.ranks)}, group_desc={json.dumps(group.name)})"
-
-
 def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a branch for each different continuation, with its ranks."""
+    """Yield the lines of an `if` with a branch for each different continuation, and its ranks in the condition."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
-    told = [(lines, those) for lines, those in ways.items() if lines]
-    for number, (lines, those) in enumerate(told):
+    for number, (lines, those) in enumerate((lines, those) for lines, those in ways.items() if lines):
         is_rest = number > 0 and number == len(ways) - 1
         which = "else" if is_rest else f"{'elif' if number else 'if'} {_is_one_of(those, len(ranks))}"
         yield f"{which}:"
@@ -93,7 +150,7 @@ def _is_one_of(those: Sequence[int], world_size: int) -> str:
 
 
 def _looped(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines; repeated lines become a loop."""
+    """Yield the lines, with repeated ones as a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
@@ -117,6 +174,8 @@ def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
 
 
 def _line(issue: Issue, program: Program) -> str:
+    from ddpsim.scenarios.ranks.calls import CALLS  # needs torch
+
     size = len(members_of(program)[issue.group])
     function, *arguments = CALLS[issue.operation].text(issue, size)
     if issue.group != DEFAULT:

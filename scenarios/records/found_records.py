@@ -16,7 +16,7 @@ from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_lik
 from ddpsim.simulator.wording import listed
 
 _BYTES_OF_PROCESS = 2**24
-"""Another process is worth starting if it has this many bytes to read."""
+"""The bytes of records that make it worth starting another process."""
 _MOST_PROCESSES = 8
 
 
@@ -26,27 +26,26 @@ class FoundRecords:
 
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
-    """Files that look like records and could not be read, each with the reason; and cut-off rests of archives."""
+    """Files that look like records but cannot be read, and unreadable ends of archives, each with the reason."""
     others: int = 0
-    """The number of files that are no records."""
+    """The number of other files, which do not look like records."""
 
 
 def found_in(paths: Sequence[str]) -> FoundRecords:
     """Read all records under the paths: files, folders, patterns, tar and zip archives.
 
-    Other files in a folder or an archive are ignored. Raises RecordError if a file that was named is no record, or if
-    there is no record at all.
+    Raises RecordError if a file that was named is no record, or if there is no record in the folders and archives.
     """
     with without_collections():
         parts = _shared_out(list(sources(paths)))
         if len(parts) == 1:
-            read_parts = [_read(parts[0])]
+            found = [_read(parts[0])]
         else:
             with multiprocessing.get_context("fork").Pool(len(parts)) as pool:
-                read_parts = pool.map(_read, parts)
-    records = tuple(record for part in read_parts for record in part.records)
-    left_out = tuple(each for part in read_parts for each in part.left_out)
-    others = sum(part.others for part in read_parts)
+                found = pool.map(_read, parts)
+    records = tuple(record for part in found for record in part.records)
+    left_out = tuple(each for part in found for each in part.left_out)
+    others = sum(part.others for part in found)
     if not records:
         why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
         raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")

@@ -7,7 +7,7 @@ job, so they are matched by the order in which a rank first used them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.calls import Call
@@ -17,7 +17,6 @@ from ddpsim.simulator.records.as_flight_recorder import dump_of
 from ddpsim.simulator.records.job import Job
 from ddpsim.simulator.records.rank_record import LoggedCall, RankRecord
 from ddpsim.simulator.records.run_log import RunLog, run_log
-from ddpsim.simulator.result import Result
 from ddpsim.simulator.wording import rank_list
 
 _MOST_RANKS = 8
@@ -25,10 +24,7 @@ _MOST_RANKS = 8
 
 
 def run_beside(job: Job, program: str) -> str:
-    """Run a program, a command line, on the ranks of the job, and return how it differs from the records.
-
-    Raises UsageError for a program that cannot be run.
-    """
+    """Run a program, a command line, on as many ranks as the job has, and return how it differs from the records."""
     from ddpsim.simulator.api import simulate_program
 
     words = shlex.split(program)
@@ -36,33 +32,30 @@ def run_beside(job: Job, program: str) -> str:
         raise UsageError("--program is empty, expected a program and its arguments: --program 'train.py --epochs 2'")
     result = simulate_program(words, job.world_size)
     comparison = compared(job, run_log(result.trace, job.world_size))
+    found = "nothing on virtual ranks"
+    if result.findings:
+        leading = result.findings[0]
+        found = str(leading.code) + (f", {rank_list(leading.ranks)}" if leading.ranks else "")
     command = f"ddpsim run --world-size {job.world_size} {program}"
-    return "\n".join([f"program {program} {_found(result)}", *_lines(comparison, job), f"  {command}"])
-
-
-def _found(result: Result) -> str:
-    if not result.findings:
-        return "finds nothing on virtual ranks"
-    leading = result.findings[0]
-    return f"finds {leading.code}" + (f", {rank_list(leading.ranks)}" if leading.ranks else "")
+    return "\n".join([f"program {program} finds {found}", *_lines(comparison, job), f"  {command}"])
 
 
 def _lines(comparison: Comparison, job: Job) -> list[str]:
+    """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]
     others = [each.rank for each in comparison.differences[1:]]
     count = f"{first.alike} equal call{'s' * (first.alike != 1)}"
-    lines = [f"  differs from the records first on rank {first.rank}, after {count}"]
-    lines += _sides(first)
+    lines = [
+        f"  differs from the records first on rank {first.rank}, after {count}",
+        f"  record   {_text(first.recorded)}",
+        f"  program  {_text(first.made)}",
+    ]
     if others:
         more = f"and {len(others) - _MOST_RANKS} more" if len(others) > _MOST_RANKS else ""
         lines.append(f"  then on {rank_list(others[:_MOST_RANKS])} {more}".rstrip())
     return lines
-
-
-def _sides(difference: CallDifference) -> list[str]:
-    return [f"  record   {_text(difference.recorded)}", f"  program  {_text(difference.made)}"]
 
 
 def _text(call: Call | None) -> str:
@@ -107,7 +100,7 @@ def compared(job: Job, run: RunLog) -> Comparison:
 
 
 def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
-    """Return how many calls are equal, and the first difference. After a record's cut-off nothing is compared."""
+    """Return the number of equal calls, and the first difference. Calls after the end of a cut record do not count."""
     own, other = _indices(record, record), _indices(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
@@ -118,22 +111,19 @@ def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference
     if len(own) == len(other) or (record.is_cut and len(own) < len(other)):
         return count, None
     recorded = record.calls[own[count]].call if len(own) > count else None
-    return count, CallDifference(
-        record.rank, count, recorded, made.calls[other[count]].call if recorded is None else None
-    )
+    extra = made.calls[other[count]].call if recorded is None else None
+    return count, CallDifference(record.rank, count, recorded, extra)
 
 
 def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
     """Return the steps to compare: without messages, if the recorder does not record them."""
-    return list(_without_messages(of)) if record.not_recorded and not record.call_log.messages else range(len(of.calls))
-
-
-def _without_messages(record: RankRecord) -> Iterator[int]:
-    return (index for index, step in enumerate(record.call_log.steps) if step.is_collective)
+    if record.not_recorded and not record.call_log.messages:
+        return [index for index, step in enumerate(of.call_log.steps) if step.is_collective]
+    return range(len(of.calls))
 
 
 def _key(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
-    """Return what must be equal; reductions, roots and splits are not in all records."""
+    """Return the values of a call that must be equal. Reductions, roots and splits are not in all records."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

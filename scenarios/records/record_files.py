@@ -1,7 +1,7 @@
 """Open the files of records safely: folders, globs, tar and zip archives.
 
-Their contents are not trusted. Nothing is unpacked to the disk. A member of an archive that is a link or whose path
-leaves the archive is refused. A file larger than a record can be is refused before it is read.
+Their contents are not trusted. Nothing is unpacked to the disk. Refused are members of an archive that are links or
+whose path leaves the archive, and files larger than a record can be.
 """
 
 from __future__ import annotations
@@ -24,17 +24,9 @@ from ddpsim.simulator.records.record_texts import plain
 MOST_BYTES = 2**29
 """The largest file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
 MOST_FILES = 2**17
-_DAMAGED = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    RuntimeError,
-    OSError,
-    ValueError,
-)
-"""What damaged, encrypted or unknown archives raise."""
+_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+_DAMAGED = (*_ARCHIVE_ERRORS, EOFError, RuntimeError, OSError, ValueError)
+"""The errors that damaged, encrypted or unknown archives raise."""
 
 
 class FilePiece(NamedTuple):
@@ -69,15 +61,11 @@ class Source(NamedTuple):
 def sources(paths: Sequence[str]) -> Iterator[Source]:
     """Yield all files under the paths, unopened. Raises RecordError for a path that does not exist or is refused."""
     for path in paths:
-        if os.path.isdir(path):
-            yield from _of_folder(path)
-        elif os.path.exists(path):
-            yield Source(path, is_named=True)
-        elif found := sorted(glob.glob(path)):
-            for each in found:
-                yield from _of_folder(each) if os.path.isdir(each) else [Source(each, is_named=True)]
-        else:
-            raise RecordError(f"{path} does not exist, expected a file, a folder, an archive or a pattern of records")
+        found = [path] if os.path.exists(path) else sorted(glob.glob(path))
+        if not found:
+            raise RecordError(f"{path} does not exist, expected a file, a folder, an archive or a pattern: correct it")
+        for each in found:
+            yield from _of_folder(each) if os.path.isdir(each) else [Source(each, is_named=True)]
 
 
 def pieces(source: Source) -> Iterator[FilePiece | Cut]:
@@ -98,7 +86,7 @@ def _of_folder(folder: str) -> Iterator[Source]:
                 continue  # a link that leaves the folder, a socket, a pipe
             count += 1
             if count > MOST_FILES:
-                raise RecordError(f"{folder} has more than {MOST_FILES} files, expected a folder of records")
+                raise RecordError(f"{folder} has more than {MOST_FILES} files, expected records: name a smaller folder")
             yield Source(path, is_named=False)
 
 
@@ -112,7 +100,7 @@ def _mode(path: str) -> int:
 def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     """Yield a plain file, or the members of a zip or tar archive."""
     if not stat.S_ISREG(_mode(path)):
-        raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive of records")
+        raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive: name one")
     try:
         with open(path, "rb") as file:
             head = file.read(4)
@@ -126,7 +114,8 @@ def _of_file(path: str) -> Iterator[FilePiece | Cut]:
     except RecordError:
         raise
     except _DAMAGED as error:
-        raise RecordError(f"{path} cannot be read ({_reason(error)})") from error
+        reason = _reason(error)
+        raise RecordError(f"{path} cannot be read ({reason}), expected a record or archive: copy it again") from error
 
 
 def _until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[FilePiece | Cut]:
@@ -164,9 +153,7 @@ def _of_tar(path: str) -> Iterator[tuple[str, bytes]]:
             _check_count(path, count)
             if member.isdir():
                 continue
-            _check_member(
-                path, member.name, member.size, is_link=member.issym() or member.islnk() or not member.isreg()
-            )
+            _check_member(path, member.name, member.size, is_link=not member.isreg())
             file = archive.extractfile(member)
             assert file is not None
             yield member.name, file.read(MOST_BYTES + 1)
@@ -182,64 +169,50 @@ def _of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
             head = file.read(_HEAD.size)
             if len(head) < _HEAD.size or not head.startswith(b"PK\x03\x04"):
                 break
-            yield _member_of_zip(path, file, _Head(*_HEAD.unpack(head)))
+            yield _member_of_zip(path, file, head)
             _check_count(path, count + 1)
     raise zipfile.BadZipFile("its directory is missing")
 
 
-class _Head(NamedTuple):
-    """The header of a member of a zip."""
-
-    signature: bytes
-    version: int
-    flags: int
-    method: int
-    time: int
-    crc: int
-    packed: int
-    size: int
-    name: int
-    """The length of the header."""
-    extra: int
-
-
-_HEAD = struct.Struct("<4sHHHIIIIHH")
+_HEAD = struct.Struct("<4s2xHH4xIIIHH")
+"""The header of a member of a zip: signature, flags, method, checksum, two sizes, lengths of name and extra."""
 _SIZES_FOLLOW, _ENCRYPTED = 8, 1
 
 
-def _member_of_zip(path: str, file: BinaryIO, head: _Head) -> tuple[str, bytes]:
+def _member_of_zip(path: str, file: BinaryIO, head: bytes) -> tuple[str, bytes]:
     """Return a member and its name. Raises the errors of a damaged archive if it is incomplete."""
-    name = file.read(head.name).decode("utf-8", "replace")
-    file.read(head.extra)
-    _check_member(path, name, head.size, is_link=False)
-    if head.flags & (_ENCRYPTED | _SIZES_FOLLOW) or head.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    _, flags, method, checksum, packed, size, name_length, extra_length = _HEAD.unpack(head)
+    name = file.read(name_length).decode("utf-8", "replace")
+    file.read(extra_length)
+    _check_member(path, name, size, is_link=False)
+    if flags & (_ENCRYPTED | _SIZES_FOLLOW) or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"its directory is missing, and {plain(name)} cannot be read without it")
-    data = file.read(min(head.packed, MOST_BYTES + 1))
-    if head.method == zipfile.ZIP_DEFLATED:
+    data = file.read(min(packed, MOST_BYTES + 1))
+    if method == zipfile.ZIP_DEFLATED:
         data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, MOST_BYTES + 1)
-    if len(data) != head.size or zlib.crc32(data) != head.crc:
+    if len(data) != size or zlib.crc32(data) != checksum:
         raise zipfile.BadZipFile(f"{plain(name)} is cut short")
     return name, data
 
 
 def _check_count(path: str, count: int) -> None:
     if count > MOST_FILES:
-        raise RecordError(f"{path} has more than {MOST_FILES} members, expected an archive of records")
+        raise RecordError(f"{path} has more than {MOST_FILES} members, expected records: make a smaller archive")
 
 
 def _check_member(archive: str, name: str, size: int, *, is_link: bool) -> None:
     parts = name.replace("\\", "/").split("/")
     if is_link:
-        raise RecordError(f"{archive} has the link or device {name!r}, expected plain files")
+        raise RecordError(f"{archive} has the link or device {name!r}, expected plain files: remove it")
     if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
-        raise RecordError(f"{archive} has a member {name!r}, whose path leaves the archive")
+        raise RecordError(f"{archive} has a member {name!r}, expected a path inside the archive: rename it")
     if size > MOST_BYTES:
-        raise RecordError(f"{archive} has a member {name!r} of {size} bytes, expected at most {MOST_BYTES}")
+        raise RecordError(f"{archive} has a member {name!r} of {size} bytes, expected at most {MOST_BYTES}: remove it")
 
 
 def _bounded(data: bytes, path: str) -> bytes:
     if len(data) > MOST_BYTES:
-        raise RecordError(f"{path} has more than {MOST_BYTES} bytes in one file, expected a record")
+        raise RecordError(f"{path} has more than {MOST_BYTES} bytes in one file, expected a record: leave it out")
     return data
 
 
@@ -248,4 +221,4 @@ def _read(path: str) -> bytes:
         with Path(path).open("rb") as file:
             return _bounded(file.read(MOST_BYTES + 1), path)
     except OSError as error:
-        raise RecordError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise RecordError(f"{path} cannot be read ({error.strerror or error}): correct its permissions") from error

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from ddpsim.simulator.whole_file import write_whole
 if TYPE_CHECKING:
     from ddpsim.simulator.result import Result
 
-FLIGHT_RECORDER, CLOG, CHAKRA = "rank_{}", "clog_rank_{}.log", "chakra.{}.et"
 _OURS = re.compile(r"rank_\d+|clog_rank_\d+[.]log|chakra[.]\d+[.]et")
 
 
@@ -32,7 +30,7 @@ class RecordFolders:
     @property
     def named(self) -> dict[str, Path]:
         """Return the folders that are given, by option."""
-        given = {"--flight-recorder": self.flight_recorder, "--clog": self.clog, "--chakra": self.chakra}
+        given = {f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)}
         return {option: folder for option, folder in given.items() if folder is not None}
 
 
@@ -42,18 +40,21 @@ def write_records(result: Result, folders: RecordFolders) -> None:
         return
     if not result.trace:
         raise UsageError("only a simulated run has a trace to write records from: leave --transport out")
-    noted = run_log(result.trace, result.world_size)
+    log = run_log(result.trace, result.world_size)
     for folder, name, form in (
-        (folders.flight_recorder, FLIGHT_RECORDER, dump_of),
-        (folders.clog, CLOG, log_of),
-        (folders.chakra, CHAKRA, _chakra_trace),
+        (folders.flight_recorder, "rank_{}", dump_of),
+        (folders.clog, "clog_rank_{}.log", log_of),
+        (folders.chakra, "chakra.{}.et", _chakra_trace),
     ):
-        if folder is not None:
-            _write(folder, name, form, noted)
+        try:
+            for rank in range(log.world_size if folder else 0):
+                write_whole(Path(folder or "", name.format(rank)), form(log, rank))
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be written to ({error.strerror}): give another folder") from error
 
 
 def check_folders(folders: RecordFolders) -> None:
-    """Raise UsageError for a folder that cannot be created or already has records, before anything runs."""
+    """Create the folders, before anything runs. Raises UsageError if that fails, or if a folder already has records."""
     if folders.chakra is not None:
         from ddpsim.scenarios.records.chakra import check_chakra
 
@@ -72,11 +73,3 @@ def _chakra_trace(log: RunLog, rank: int) -> bytes:
     from ddpsim.scenarios.records.chakra import trace_of
 
     return trace_of(log, rank)
-
-
-def _write(folder: Path, name: str, form: Callable[[RunLog, int], bytes], noted: RunLog) -> None:
-    try:
-        for rank in range(noted.world_size):
-            write_whole(folder / name.format(rank), form(noted, rank))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written to ({error.strerror}): give another folder") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from ddpsim import Budget, Exploration, Policy, Result, Schedule, Verdict
 from ddpsim.scenarios.engines import Engine
@@ -15,18 +16,16 @@ from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, closest_pass
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, draws
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, RandomWalk, draws
+from ddpsim.simulator.policies.schedule_replay import Replay
 from ddpsim.simulator.transcript import Choice
 from ddpsim.simulator.verdict import Code
 
 _DRAWN = 4
-"""How many schedules are drawn if the first execution failed under the default schedule too. It is also how many
-continuations of the failing schedule's kept prefix are tried, if an execution needs no processes."""
-
+"""The number of random schedules to try if no run has passed. It is also the number of random continuations of each
+kept beginning of the failing schedule, if a run needs no processes."""
 _LEAST_SECONDS = 1.0
-"""The highest number of choices that an execution may have for this search."""
+"""The shortest time limit of one run."""
 
 
 def with_closest_pass(
@@ -38,20 +37,21 @@ def with_closest_pass(
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
 ) -> tuple[Exploration, DivergencePoint | None]:
-    """Return the exploration with the passing execution that follows the failing schedule longest, and where they
-    differ.
+    """Return the exploration with the passing run that follows the failing schedule longest, and where they differ.
 
-    Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found, or if runs do not
-    repeat. After `seconds` the search ends with what it has. Ctrl-C ends it without a result.
+    Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found within `seconds`, if
+    runs do not repeat, or after Ctrl-C.
     """
     failing = exploration.first_failure
-    if failing is None or (exploration.complete and exploration.first_pass is None) or _is_not_for(failing):
+    if failing is None or (exploration.complete and exploration.first_pass is None):
+        return exploration, None
+    # These failures depend on more than the schedule, or each run needs long to show them.
+    if any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings):
         return exploration, None
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
     program, start = program_on(scenario.name, failing.world_size), failing.schedule.start
     end = time.monotonic() + seconds
-    is_slow = scenario.isolation == "process" or isinstance(scenario.program, Script)
-    ways = 0 if is_slow else _DRAWN
+    ways = 0 if scenario.isolation == "process" or isinstance(scenario.program, Script) else _DRAWN
 
     def run_under(policy: Policy) -> Result:
         budget = Budget(seconds=max(end - time.monotonic(), _LEAST_SECONDS))
@@ -64,22 +64,15 @@ def with_closest_pass(
         policy = Replay(Schedule(choices, program, start), keeps_choices=True)
         return run_under(policy), policy.choices
 
-    def is_over() -> bool:
-        return time.monotonic() > end
-
+    search = partial(closest_pass, failing, run=run, drawn=ways, is_over=lambda: time.monotonic() > end)
     try:
-        found = closest_pass(failing, exploration.first_pass, run, drawn=ways, is_over=is_over)
+        found = search(exploration.first_pass)
         if found is None and exploration.first_pass is None and draws(policy):
             drawn = (run_under(RandomWalk(seed)) for seed in range(_DRAWN))
             passing = next((result for result in drawn if result.verdict is Verdict.PASS), None)
-            found = None if passing is None else closest_pass(failing, passing, run, drawn=ways, is_over=is_over)
+            found = None if passing is None else search(passing)
     except KeyboardInterrupt:
         found = None
     if found is None:
         return exploration, None
     return dataclasses.replace(exploration, first_pass=found[0]), found[1]
-
-
-def _is_not_for(failing: Result) -> bool:
-    """Return True if the failure depends on more than the schedule, or each run needs long to show it."""
-    return any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings)

@@ -9,9 +9,8 @@ from pathlib import Path
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.replaying import check_no_token_behind
+from ddpsim.scenarios.running.replaying import check_no_token_behind, schedule_of
 from ddpsim.scenarios.running.runner import replay_command, run_scenario
-from ddpsim.simulator.choices import Start, program_on
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
 from ddpsim.simulator.debugging.session_host import CannotError
@@ -41,9 +40,8 @@ def debug_run(
 ) -> Debugged:
     """Run a scenario under a token's schedule, or its own, and let debuggers stop in it; goal None stops at a finding.
 
-    `save_as` writes a scenario to a file, and raises UsageError if it cannot.
-
-    Raises ReplayError for a token of another scenario, BdbQuit if the user quits, and UsageError for an invalid rank.
+    `save_as` writes a scenario to a file. Raises ReplayError for a token of another scenario, UsageError for a wrong
+    rank, and BdbQuit if the user quits.
     """
     scenario = replace(scenario.with_world_size(world_size), one_at_a_time=True, engine=engine)
     if token is None:
@@ -52,13 +50,16 @@ def debug_run(
         raise UsageError(
             f"--rank is {goal.rank}, expected one of 0 to {scenario.world_size - 1}: {scenario.name} has no other"
         )
-    program = program_on(scenario.name, scenario.world_size)
-    recorded = Schedule(scenario.choices, program) if token is None else Schedule.parse(token, program=program)
-    choices, start = recorded.choices, recorded.start or _own_start(scenario)
+    recorded = schedule_of(scenario, token, scenario.world_size)
+    choices, start = recorded.choices, recorded.start
+    if start is None and isinstance(scenario.program, Script):
+        start = start_of_programs(scenario.alike)
 
     def save(made: tuple[int, ...], file: str) -> str:
         if not file:
-            return _command(scenario, engine, Schedule(made, program, start))
+            schedule = Schedule(made, recorded.program, start)
+            unfinished = Result(scenario.world_size, (), (), {}, schedule, trace=Trace(()))
+            return replay_command(unfinished, scenario, engine, "memory")
         try:
             save_as(replace(scenario, choices=made), Path(file))
         except UsageError as error:
@@ -72,41 +73,28 @@ def debug_run(
         except GoBackError as back:
             goal, choices = back.goal, back.choices
         else:
-            return Debugged(result, director.missed(_steps(result)))
+            steps = result.trace.events[-1].choice_points if result.trace.events else 0
+            return Debugged(result, director.missed(steps))
 
 
-def _steps(result: Result) -> int:
-    return result.trace.events[-1].choice_points if result.trace.events else 0
+def reader_of_file(path: Path) -> ReadLine:
+    """Return a reader that answers prompts with the lines of a file. Raises UsageError if it cannot be read."""
+    try:
+        lines = iter(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--commands is {str(path)!r}, which cannot be read ({error}), expected a file with a command on each "
+            "line: correct the path"
+        ) from None
 
-
-def _own_start(scenario: Scenario) -> Start | None:
-    return start_of_programs(scenario.alike) if isinstance(scenario.program, Script) else None
-
-
-def _command(scenario: Scenario, engine: Engine, schedule: Schedule) -> str:
-    """Return the command that runs a schedule again."""
-    result = Result(scenario.world_size, (), (), {}, schedule, trace=Trace(()))
-    return replay_command(result, scenario, engine, "memory")
-
-
-class CommandsFile:
-    """Answers the debugger prompts with the lines of a file and shows them there, until the end of the file."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises UsageError if it cannot be read."""
-        try:
-            self._lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read ({error}), expected a file with a command on each line") from None
-
-    def __call__(self, text: str, streams: Streams) -> str:
-        """The next line."""
-        if not self._lines:
-            show(f"{text}\n", streams)
+    def read(text: str, streams: Streams) -> str:
+        line = next(lines, None)
+        show(f"{text}{line or ''}\n", streams)
+        if line is None:
             raise EOFError
-        line = self._lines.pop(0)
-        show(f"{text}{line}\n", streams)
         return line
+
+    return read
 
 
 def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
@@ -114,8 +102,10 @@ def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
 
     Raises UsageError for an invalid step, and for more than one option.
     """
-    if sum((at is not None, rank is not None, finding)) > 1:
-        raise UsageError("give only one of --at, --rank and --finding")
+    is_given = {"--at": at is not None, "--rank": rank is not None, "--finding": finding}
+    given = [option for option, is_it in is_given.items() if is_it]
+    if len(given) > 1:
+        raise UsageError(f"found {given[0]} and {given[1]}, expected one first stop: leave one of them out")
     if at is not None:
         word = at.removeprefix("step").strip()
         if not word.isdecimal():

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from ddpsim import Budget, Exploration, Progress, Result, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords
-from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
+from ddpsim.scenarios.running.runner import check_engine_options, check_meets, check_simulated, replay_command
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
+from ddpsim.simulator.exploration.strategy import Strategy, Wrapped, strategy_of
 from ddpsim.simulator.launching.script import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding
@@ -39,8 +38,7 @@ def explore_scenario(
 ) -> Exploration:
     """Run a scenario, or the one of that name, under many schedules; see `ddpsim.explore` for the options.
 
-    Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference.
-    Raises UsageError for what cannot be run.
+    Each run is judged as by `run_scenario`. Raises UsageError for what cannot be run.
     """
     check_simulated(transport, "only a simulation has schedules")
     own = load(scenario) if isinstance(scenario, str) else scenario
@@ -62,17 +60,12 @@ def explore_scenario(
             **run_keywords(chosen, transport),
         )
 
-    for result in (exploration.first_pass, exploration.first_failure):
+    shown: dict[str, Any] = {"first_pass": exploration.first_pass, "first_failure": exploration.first_failure}
+    for name, result in shown.items():
         if result is not None:
             check_meets(chosen, result)
-
-    def named(result: Result | None) -> Result | None:
-        """Add to the execution the command that runs it again."""
-        return None if result is None else result.with_replay(replay_command(result, own, engine, transport))
-
-    return dataclasses.replace(
-        exploration, first_failure=named(exploration.first_failure), first_pass=named(exploration.first_pass)
-    )
+            shown[name] = result.with_replay(replay_command(result, own, engine, transport))
+    return dataclasses.replace(exploration, **shown)
 
 
 class _Compared(Wrapped):

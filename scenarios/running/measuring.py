@@ -1,6 +1,4 @@
-"""Measure how long scenarios take. Rounds alternate between the cases, so that machine load affects all of them
-equally.
-"""
+"""Measure how long scenarios take. Rounds alternate between the cases, so machine load affects all of them equally."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:
-    """What is measured: a scenario, its world size, and the engine."""
+    """A scenario, with its world size, to measure on an engine."""
 
     scenario: Scenario
     engine: Engine
@@ -40,7 +38,7 @@ class Measurement:
 
     case: MeasuredCase
     seconds: tuple[float, ...]
-    """One for each run, in order."""
+    """The time of each run, in order."""
     events: int
     """Number of events in the trace of the last run."""
     results: tuple[Result, ...]
@@ -77,25 +75,14 @@ def samples(
 
 def measurements(samples: Iterable[Sample]) -> list[Measurement]:
     """Return one measurement per case, in the order of the cases."""
-    by_case: dict[int, _Tally] = {}
+    measured: dict[int, Measurement] = {}
     for sample in samples:
-        by_case.setdefault(sample.number, _Tally(sample.case)).add(sample)
-    return [tally.measurement() for tally in by_case.values()]
-
-
-class _Tally:
-    """The samples of a case, without keeping their traces."""
-
-    def __init__(self, case: MeasuredCase) -> None:
-        self._case = case
-        self._seconds: list[float] = []
-        self._events = 0
-        self._results: dict[str, Result] = {}
-
-    def add(self, sample: Sample) -> None:
-        self._seconds.append(sample.seconds)
-        self._events = len(sample.result.trace.events)
-        self._results.setdefault(found_text(sample.result), sample.result)
-
-    def measurement(self) -> Measurement:
-        return Measurement(self._case, tuple(self._seconds), self._events, tuple(self._results.values()))
+        before = measured.get(sample.number, Measurement(sample.case, (), 0, ()))
+        is_new = found_text(sample.result) not in map(found_text, before.results)
+        measured[sample.number] = Measurement(
+            sample.case,
+            (*before.seconds, sample.seconds),
+            len(sample.result.trace.events),
+            (*before.results, sample.result) if is_new else before.results,
+        )
+    return list(measured.values())

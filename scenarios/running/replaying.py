@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of, read_outcome
+from ddpsim.scenarios.files.recorded_outcome import outcome_of, read_outcome
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
 from ddpsim.simulator.choices import is_token, program_on
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
+from ddpsim.simulator.policies.schedule_replay import Divergence, Replay, diverged, until
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 
@@ -23,7 +23,7 @@ class Replayed:
     choices: tuple[Choice, ...]
     """All options offered and choices taken, if they were kept."""
     divergence: Divergence | None
-    """Where it left the recorded schedule."""
+    """The point where the run left the recorded schedule; None if it did not."""
     difference: str
     """How the result differs from the recorded one; "" if it does not, or if nothing was recorded."""
 
@@ -58,10 +58,10 @@ def replay_run(
         raise UsageError(f"{scenario.name} has no schedule of its own: give the TOKEN from its report")
     check_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
-    policy = Replay(_schedule(scenario, token, size), keeps_choices=keeps_choices)
+    policy = Replay(schedule_of(scenario, token, size), keeps_choices=keeps_choices)
     result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)
     is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
-    difference = _difference(recorded, result) if recorded is not None and is_same else ""
+    difference = recorded.difference(outcome_of(result)) if recorded is not None and is_same else ""
     return Replayed(result, tuple(policy.choices), policy.divergence, difference)
 
 
@@ -75,10 +75,7 @@ def check_no_token_behind(scenario: Scenario) -> None:
         )
 
 
-def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedule:
+def schedule_of(scenario: Scenario, token: str | None, world_size: int) -> Schedule:
+    """Return the schedule of a token, or of the scenario's file. Raises ReplayError for a token of another scenario."""
     program = program_on(scenario.name, world_size)
     return Schedule(scenario.choices, program) if token is None else Schedule.parse(token, program=program)
-
-
-def _difference(recorded: RecordedOutcome, result: Result) -> str:
-    return recorded.difference(outcome_of(result))

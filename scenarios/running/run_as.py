@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, cast
 
-from ddpsim import UsageError
+from ddpsim import Crash, Delay, EarlyReturn, UsageError
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.fault_text import fault_of, text_of
+from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.run_options import NOTHING, OPTIONS, ReplayKeywords
 
 _DEFAULTS = {each.name: each.default for each in fields(Scenario)}
 
 
 def with_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with the options that the console was given, by name. Other options stay as they are.
-
-    Raises UsageError for an unknown check or fault.
-    """
+    """Return the scenario with options of the console, by name. Raises UsageError for an unknown check or fault."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     # A replay line repeats the faults that a file adds.
     added = tuple(each for each in map(fault_of, values.pop("faults", ())) if each not in scenario.added_faults)
@@ -39,7 +36,7 @@ def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
 
 
 def words_of(scenario: Scenario) -> list[str]:
-    """Return the command-line options that a scenario needs to run in the same way, if no file has them."""
+    """Return the command-line options of a scenario that differ from the defaults, to repeat its run."""
     words: list[str] = []
     for name, option in OPTIONS.items():
         value = getattr(scenario, "added_faults" if name == "faults" else name, None)
@@ -47,6 +44,43 @@ def words_of(scenario: Scenario) -> list[str]:
             continue
         flag = option.flag_of(name)
         for each in value if isinstance(value, tuple) else (value,):
-            text = NOTHING if each is None else text_of(each) if name == "faults" else str(each)
+            text = NOTHING if each is None else fault_text(each) if name == "faults" else str(each)
             words += [flag] if each is True else [flag, shlex.quote(text)]
     return words
+
+
+# --- faults on the command line: `crash:rank=1,before_call=3`, with the names that Python and TOML files use ----------
+
+_KINDS: dict[str, type[Any]] = {"crash": Crash, "delay": Delay, "early_return": EarlyReturn}
+_EXPECTED = (
+    "expected crash:rank=R,before_call=N, early_return:rank=R,before_call=N or "
+    "delay:rank=R,before_call=N,seconds=S: calls of a rank count from 0"
+)
+
+
+def fault_of(text: str) -> Fault:
+    """Return the fault that a text describes. Raises UsageError if it describes none."""
+    kind_name, _, rest = text.partition(":")
+    words = [word.partition("=")[::2] for word in rest.split(",")]
+    given = dict(words)
+    try:
+        kind = _KINDS[kind_name]
+        needed = {each.name for each in fields(kind) if each.default is MISSING}
+        if needed <= set(given) <= {each.name for each in fields(kind)} and len(given) == len(words):
+            fault: Fault = kind(**{name: _value(name, value) for name, value in words})
+            return fault
+    except (KeyError, ValueError):
+        pass
+    raise UsageError(f"fault is {text!r}, {_EXPECTED}")
+
+
+def fault_text(fault: Fault) -> str:
+    """Return the text that `fault_of` reads as this fault."""
+    kind = next(name for name, kind in _KINDS.items() if type(fault) is kind)
+    defaults = {each.name: each.default for each in fields(fault)}
+    said = {name: value for name, value in asdict(fault).items() if value != defaults[name]}
+    return f"{kind}:" + ",".join(f"{name}={value}" for name, value in said.items())
+
+
+def _value(name: str, text: str) -> int | float | str:
+    return text if name == "message" else float(text) if name == "seconds" else int(text)

@@ -16,14 +16,13 @@ from ddpsim.scenarios.files.program_line import as_typed, words_of_program
 from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.no_contact import check_meets
 from ddpsim.scenarios.running.run_as import run_keywords, words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.launching.script import Script, with_hash_seed
-from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
+from ddpsim.simulator.policies.schedule_replay import Guided
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -44,14 +43,10 @@ def run_scenario(
 ) -> Result:
     """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
-    `engine`, `policy` and `world_size` replace the scenario's own. Defaults are engine "torch", and the saved schedule
-    or round robin.
-
-    Transports "memory" and "gloo" simulate within `budget`, and compare replicas as the scenario says. "processes" runs
-    one process per rank on real gloo, without policy and budget. There a rank that makes no progress for
-    `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result. On all
-    transports, what the ranks return is compared with the scenario's reference, if it has one. Raises UsageError for
-    what cannot be run.
+    `engine`, `policy` and `world_size` replace the scenario's own. Transports "memory" and "gloo" simulate within
+    `budget`. "processes" runs one process per rank on real gloo, without policy and budget. There a rank that makes no
+    progress for `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result.
+    Return values are compared with the scenario's reference, if it has one. Raises UsageError for what cannot be run.
     """
     check_options(transport, policy, seed, timeout_seconds)
     if budget is not None and transport == PROCESSES:
@@ -61,10 +56,10 @@ def run_scenario(
 
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
-            _check_no_gpus(chosen)
-            _check_no_program(chosen)
-            _check_no_semantics(chosen)
-            return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
+            _check_real(chosen)
+            return run_on_processes(
+                chosen, chosen.engine, TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
+            )
         own = Guided(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
             chosen.program,
@@ -79,32 +74,23 @@ def run_scenario(
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
 
 
-def _check_no_gpus(scenario: Scenario) -> None:
+def _check_real(scenario: Scenario) -> None:
+    """Raise UsageError for a scenario that only a simulation can run."""
     if scenario.gpus is not None:
         raise UsageError(
             f"gpus is {scenario.gpus}, but real processes are no simulation and have no virtual GPUs: leave it out, or "
-            "take transport 'memory'"
+            "use transport 'memory'"
         )
-
-
-def _check_no_semantics(scenario: Scenario) -> None:
-    if scenario.backend_semantics != GLOO.name:
-        raise UsageError(
-            f"backend semantics are {scenario.backend_semantics!r}, but real processes run on real gloo: leave them "
-            "out, or take transport 'memory'"
-        )
-
-
-def _check_no_program(scenario: Scenario) -> None:
     if isinstance(scenario.program, Script):
         raise UsageError(
             f"transport is 'processes', but {scenario.program.name} is a program, which torchrun runs on real "
-            f"processes: take `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
+            f"processes: use `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
         )
-
-
-def _timeout(seconds: float | None) -> float:
-    return TIMEOUT_SECONDS if seconds is None else seconds
+    if scenario.backend_semantics != GLOO.name:
+        raise UsageError(
+            f"backend semantics are {scenario.backend_semantics!r}, but real processes run on real gloo: leave them "
+            "out, or use transport 'memory'"
+        )
 
 
 def check_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
@@ -114,22 +100,22 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
     if transport == PROCESSES and (policy not in (None, DEFAULT) or seed != 0):
         raise UsageError(
             f"policy is {policy or DEFAULT!r} and seed {seed}, but real processes run freely, without a "
-            "schedule: leave both out, or take transport 'memory' or 'gloo'"
+            "schedule: leave both out, or use transport 'memory' or 'gloo'"
         )
     if timeout_seconds is not None and transport == PROCESSES:
         check_timeout(timeout_seconds)
     elif timeout_seconds is not None:
         raise UsageError(
             f"timeout is {timeout_seconds!r}, but transport {transport!r} finds a deadlock at once and waits for none: "
-            "leave it out, or take transport 'processes'"
+            "leave it out, or use transport 'processes'"
         )
 
 
 def check_simulated(transport: str, but: str) -> None:
-    """Raise UsageError for an unknown transport, and for real processes, with the reason `but`."""
+    """Raise UsageError for a transport that is no simulation; `but` is the reason why it has to be one."""
     check_options(transport, None, 0, None)
     if transport == PROCESSES:
-        raise UsageError(f"transport is 'processes', but {but}: take 'memory' or 'gloo'")
+        raise UsageError(f"transport is 'processes', but {but}: use 'memory' or 'gloo'")
 
 
 NO_REPLAY = "real processes run freely and cannot be replayed"
@@ -160,6 +146,7 @@ def _run(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
+    """Load a scenario, run it by `run`, and compare its result with the reference."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
@@ -172,6 +159,24 @@ def _run(
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 
 
+def check_meets(scenario: Scenario, result: Result) -> Result:
+    """Raise UsageError if all ranks of a program finished without communicating with each other.
+
+    A program that exits by sys.exit(0), as after --help, may do so on purpose: then the note of its result says it.
+    """
+    if not result.note:
+        return result
+    assert isinstance(scenario.program, Script)
+    text = scenario.program.text()
+    may_need_gpus = scenario.gpus is None and ("cuda" in text or "accelerator" in text)
+    advice = ", give --gpus N if it does so only with GPUs" if may_need_gpus else ""
+    if any(value == 0 for value in result.returns):
+        return dataclasses.replace(result, note=result.note + advice)
+    raise UsageError(
+        f"{result.note}; expected init_process_group on each: call it{advice}, or run one rank (--world-size 1)"
+    )
+
+
 def check_engine_options(scenario: Scenario, engine: Engine) -> None:
     """Raise UsageError if a declared training gives our engine an argument that only torch's has."""
     if engine is Engine.TORCH:
@@ -180,7 +185,7 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
     declared = [each for each in scenario.args if isinstance(each, Training)]
     for name in [name for training in declared for name in training.engine_options if name not in known]:
         raise UsageError(
-            f"{scenario.name} has [engine] {name}, which engine 'ddp' does not have: leave it out, or take 'torch'"
+            f"{scenario.name} has [engine] {name}, which engine 'ddp' does not have: leave it out, or use 'torch'"
         )
 
 

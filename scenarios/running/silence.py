@@ -5,26 +5,26 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
 from ddpsim.scenarios.model import Scenario
 from ddpsim.simulator.launching.script import Script
 
-_OURS = "ddpsim: "
-
 
 @contextmanager
 def silent(scenario: Scenario) -> Iterator[None]:
     """Hide the output of a program's ranks. The output of a scenario that is a function is shown."""
-    is_program = isinstance(scenario.program, Script)
-    told = _OnlyOurs(sys.stderr)
-    with redirect_stdout(told) if is_program else nullcontext(), redirect_stderr(told) if is_program else nullcontext():
+    if not isinstance(scenario.program, Script):
+        yield
+        return
+    ours = _OnlyOurs(sys.stderr)
+    with redirect_stdout(ours), redirect_stderr(ours):
         yield
 
 
 class _OnlyOurs(io.TextIOBase):
-    """A stream that passes on ddpsim's own lines, each once."""
+    """A stream that prints only ddpsim's own lines, each once."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -35,7 +35,7 @@ class _OnlyOurs(io.TextIOBase):
 
     def write(self, text: str) -> int:
         for line in text.splitlines():
-            if line.startswith(_OURS) and line not in self._said:
+            if line.startswith("ddpsim: ") and line not in self._said:
                 self._said.add(line)
                 self._stream.write(f"{line}\n")
         return len(text)

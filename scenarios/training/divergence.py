@@ -11,7 +11,7 @@ from ddpsim.scenarios.training.reference import Reference, TensorDifference, fir
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import Row, table
-from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
+from ddpsim.simulator.diagnosis.replica_divergence import Deviation, advise_deviation
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import Line, rank_list
 
@@ -41,7 +41,7 @@ def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
         for each, site in zip(alike, sites, strict=True)
     ]
     lines: list[str | Line] = [f"DIVERGENCE  {first.code}  {when}", f"  {summary}", *table(rows)]
-    lines += advise(_deviation(found, ranks, result), result.joins)
+    lines += advise_deviation(_deviation(found, ranks, result), result.joins)
     return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 

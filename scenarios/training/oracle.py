@@ -37,6 +37,12 @@ from ddpsim.scenarios.training.training import Action, CommunicationHook, Traini
 
 Gradients = dict[str, "Tensor | None"]
 
+_SENT_AS: dict[CommunicationHook | None, torch.dtype] = {
+    CommunicationHook.FP16_COMPRESS: torch.float16,
+    CommunicationHook.BF16_COMPRESS: torch.bfloat16,
+}
+"""The dtype in which a communication hook sends gradients, if it is not their own."""
+
 
 @dataclass(slots=True)
 class _Rank:
@@ -44,16 +50,16 @@ class _Rank:
 
     number: int
     count: int
-    """How many iterations it has."""
+    """The number of its iterations."""
     buffers: dict[str, Tensor]
     gradients: Gradients
     history: list[Snapshot]
     forwards: int = 0
-    """Forwards through the wrapper: with them the ranks detect which ranks are present."""
+    """The number of forwards through the DDP object: by them ranks detect which ranks still have input."""
 
 
 def train(training: Training, world_size: int) -> tuple[History, ...]:
-    """Return, by rank, what its models must hold after each iteration and at the end.
+    """Return the correct snapshots of each rank's models, after each iteration and at the end.
 
     Raises UsageError for a training without a defined result: ranks that do different things in one iteration, or end
     their loops at different iterations without a join.
@@ -194,16 +200,9 @@ def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationH
     met: Gradients = {}
     for name in gradients[0]:
         found = [tensor for own in gradients if (tensor := own[name]) is not None]
-        terms = [(tensor.to(dtype_of(hook) or tensor.dtype) / divisor) for tensor in found]
+        terms = [(tensor.to(_SENT_AS.get(hook, tensor.dtype)) / divisor) for tensor in found]
         met[name] = sum(terms[1:], terms[0]).to(found[0].dtype) if terms else None
     return met
-
-
-def dtype_of(hook: CommunicationHook | None) -> torch.dtype | None:
-    """Return the dtype in which a communication hook sends gradients; None for their own."""
-    return {CommunicationHook.FP16_COMPRESS: torch.float16, CommunicationHook.BF16_COMPRESS: torch.bfloat16}.get(
-        hook or CommunicationHook.ALLREDUCE
-    )
 
 
 def _buffers(model: Network) -> dict[str, Tensor]:
@@ -211,7 +210,6 @@ def _buffers(model: Network) -> dict[str, Tensor]:
 
 
 def _load(model: Network, rank: _Rank) -> None:
-    """Load a rank's own buffers and gradients into the model."""
     for name, buffer in model.named_buffers():
         buffer.copy_(rank.buffers[name])
     for name, parameter in model.named_parameters():

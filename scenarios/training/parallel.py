@@ -65,34 +65,34 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     @property
     def world_size(self) -> int:
-        """How many ranks fill the mesh."""
+        """Return the number of ranks in the mesh."""
         return self.pp * self.data_size * self.tp
 
     @property
     def data_size(self) -> int:
-        """How many ranks have batches of their own."""
+        """Return the number of different batches in an iteration."""
         return self.dp * self.dp_replicate * self.dp_shard
 
     @property
     def data_dimensions(self) -> tuple[str, ...]:
-        """The dimensions along which batches differ; shards are along the last one."""
+        """Return the dimensions along which batches differ; shards are along the last one."""
         if self.dp_replicate > 1:
             return "dp_replicate", "dp_shard"
         return ("dp_shard",) if self.dp_shard > 1 else ("dp",)
 
     @property
     def stages(self) -> int:
-        """The number of stages of a whole pipeline."""
+        """Return the number of stages of a whole pipeline."""
         return self.pp * self.schedule.stages_per_rank if self.pp > 1 else 1
 
     @property
     def parts(self) -> int:
-        """The number of micro-batches of a batch."""
+        """Return the number of micro-batches of a batch."""
         return 1 if self.pp == 1 else self.micro_batches or self.stages
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """The mesh as names and sizes. Dimensions of one rank are left out, except for data parallelism."""
+        """Return the mesh as names and sizes, without dimensions of one rank except those of data parallelism."""
         data = self.data_dimensions
         return {name: getattr(self, name) for name in ("pp", *data, "tp") if name in data or getattr(self, name) > 1}
 

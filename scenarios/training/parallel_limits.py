@@ -109,7 +109,7 @@ def _of_pipeline(training: Training, layout: Parallel, network: Network) -> Iter
     if layout.pp == 1:
         for key in ("schedule", "micro_batches"):
             if getattr(layout, key) != getattr(Parallel(), key):
-                yield ("parallel", key), "is of pipelines, but pp is 1: leave it out, or say more for pp"
+                yield ("parallel", key), "is for pipelines, but pp is 1: leave it out, or increase pp"
         return
     name, layers = training.networks[0].name, len(network.layers_in_order())
     if not layers:

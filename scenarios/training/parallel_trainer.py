@@ -49,7 +49,7 @@ class _Job:
 
 
 def train(rank: int, training: Training) -> History:
-    """Train as declared; return what this rank held of the model after each of its iterations, and at the end."""
+    """Train as declared; return snapshots of this rank's part after each iteration, and at the end."""
     job = _job(rank, training)
     history = []
     for iteration in range(training.count(rank)):
@@ -262,8 +262,7 @@ def _whole(tensor: Any) -> Tensor:
     return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
-# --- snapshots
-# ---------------------------------------------------------------------------------------------------------
+# --- snapshots ---
 
 
 def _inner(model: Any) -> Network:

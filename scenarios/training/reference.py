@@ -1,4 +1,4 @@
-"""Compare what ranks hold with plain training, within the error that rounding explains.
+"""Compare the values on ranks with plain training, within the error that rounding explains.
 
 Note [Tolerance]. The tolerance is measured: the oracle runs in float32 and in float64, and the difference is the
 rounding that this training shows in float32. For another dtype it is scaled by how much coarser or finer that is. If a
@@ -45,7 +45,7 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What each rank should return."""
+    """The correct history of each rank, with the data for its tolerance."""
 
     histories: tuple[History, ...]
     rounding: tuple[Rounding, ...] = ()
@@ -55,7 +55,7 @@ class Reference:
 
 
 class TensorDifference(NamedTuple):
-    """A tensor with wrong values."""
+    """A tensor of a rank with wrong values."""
 
     rank: int
     code: Code
@@ -71,7 +71,6 @@ class TensorDifference(NamedTuple):
 
 def by_oracle(training: Training, world_size: int) -> Reference:
     """Return the oracle's results for a declared training. Raises UsageError if it has none."""
-
     coarse, fine = (
         oracle.train(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
     )
@@ -117,7 +116,7 @@ def _history(rank: int, returned: object) -> History:
 
 
 def _moment(history: History, iteration: int | None) -> int | None:
-    """Return the index of the snapshot after an iteration; None if there is none."""
+    """Return the index of the snapshot after an iteration; None without one."""
     return next((index for index, moment in enumerate(history) if moment.iteration == iteration), None)
 
 
@@ -144,7 +143,7 @@ def _differences(
 
 
 def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
-    """Return the part of a tensor that a rank has."""
+    """Return the part of a tensor that a rank holds."""
     if whole is None or found is None or offset is None:
         return whole
     for dimension, (start, length) in enumerate(zip(offset, found.shape, strict=True)):

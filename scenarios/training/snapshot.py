@@ -1,4 +1,4 @@
-"""Snapshots: what a model holds after an iteration, by name, so that two trainings can be compared."""
+"""Snapshots: copies of a model's tensors after an iteration, by which two trainings are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Snapshot:
     buffers: Tensors
     gradients: Tensors
     iteration: int | None = None
-    """The iteration that it was taken after, from 0; None at the end of the training."""
+    """The iteration after which the snapshot was taken, from 0; None at the end of the training."""
     offsets: Mapping[str, tuple[int, ...]] | None = None
     """For a part of a model: the offset of each of its parameters in the whole one. None for a whole model."""
 
@@ -29,7 +29,7 @@ History: TypeAlias = "tuple[Snapshot, ...]"
 
 
 def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
-    """Return copies of what `module` holds now."""
+    """Return copies of the current parameters and buffers of `module`, and of its gradients if wanted."""
     return Snapshot(
         {name: _copy(parameter) for name, parameter in module.named_parameters()},
         {name: _copy(buffer) for name, buffer in module.named_buffers()},
@@ -39,7 +39,7 @@ def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool
 
 
 def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
-    """Return what a rank holds of a model now: of a DTensor its own shard. This communicates nothing."""
+    """Return copies of a rank's part of a model: of a DTensor its own shard. This communicates nothing."""
     own = list(module.named_parameters())
     return Snapshot(
         {name: _copy(_local(parameter)) for name, parameter in own},

@@ -49,7 +49,7 @@ def train(rank: int, training: Training) -> History:
 
 
 def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
-    """The declared optimizer."""
+    """Return a new optimizer as declared."""
     options: dict[str, Any] = {"lr": choice.learning_rate}
     if choice.name is OptimizerName.SGD:
         options["momentum"] = choice.momentum
@@ -140,7 +140,7 @@ def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
 
 
 def _summed(loss: Tensor) -> Tensor:
-    """Return the loss of all ranks."""
+    """Return the sum of the losses of all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total

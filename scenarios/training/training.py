@@ -1,4 +1,4 @@
-"""A declared training: what is trained, on what, and what each rank does in each iteration, as frozen values.
+"""A declared training as frozen values: its networks, its batches, and the action of each rank in each iteration.
 
 `trainer.py` runs it on the ranks of a process group, or `parallel_trainer.py` if it has a mesh. `oracle.py` computes
 the expected result. All draw the same networks and batches from here.
@@ -22,21 +22,21 @@ from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
 Options = Mapping[str, object]
 
 MOST = 100_000
-"""The most iterations of a rank, and rows of a batch: more would be a mistake, and take hours."""
+"""The most iterations of a rank, and rows of a batch: more would take hours."""
 LARGEST = 2**63 - 1
 """The largest whole number that torch accepts."""
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class Action(str, Enum):
-    """What a rank does in one iteration."""
+    """The action of a rank in one iteration."""
 
     TRAIN = "train"
     """Forward, backward, optimizer step."""
     ACCUMULATE = "accumulate"
     """Forward and backward under `no_sync`; the gradients stay for the next step."""
     SKIP = "skip"
-    """Nothing at all."""
+    """Do nothing in this iteration."""
     SKIP_BACKWARD = "skip_backward"
     """Forward only, as after a batch whose loss is not finite."""
     SKIP_STEP = "skip_step"
@@ -44,7 +44,7 @@ class Action(str, Enum):
     EVALUATE = "evaluate"
     """A forward through the wrapper, in evaluation mode and without gradients."""
     EVALUATE_INNER = "evaluate_inner"
-    """The same, but through the inner module."""
+    """A forward through the inner module, in evaluation mode and without gradients."""
 
     @property
     def has_forward(self) -> bool:
@@ -66,11 +66,11 @@ class NetworkChoice:
 
 
 class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a training that a file has as a table, with a key for each field. Reading checks the values."""
+    """A part of a training that is a table in a TOML file, with a key for each field."""
 
 
 class Exceptional(TrainingPart, frozen=True):
-    """What some ranks do differently in some iterations; the last exception that fits counts."""
+    """A different action of some ranks in some iterations; if several fit, the last one counts."""
 
     ranks: tuple[Whole, ...] | None = None
     """None for all ranks."""
@@ -81,12 +81,12 @@ class Exceptional(TrainingPart, frozen=True):
     """The branches of the networks that the batch uses; None for all."""
 
     def fits(self, rank: int, iteration: int) -> bool:
-        """Return True if it applies to this rank and iteration."""
+        """Return True if the exception applies to this rank and iteration."""
         return (self.ranks is None or rank in self.ranks) and (self.iterations is None or iteration in self.iterations)
 
 
 class Rule(TrainingPart, frozen=True):
-    """How many iterations a rank has: `start + step * (rank modulo cycle)`, at least 0."""
+    """The number of iterations of each rank: `start + step * (rank modulo cycle)`, at least 0."""
 
     start: Annotated[int, Meta(ge=0, le=MOST)] = 3
     step: Annotated[int, Meta(ge=-MOST, le=MOST)] = 0
@@ -138,10 +138,10 @@ class Training:
     """A declared training. `iterations` is a number for each rank, or a rule for any world size."""
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
-    """Each is wrapped separately, with its own optimizer; an iteration trains one after the other."""
+    """The networks; each has its own DDP object and optimizer, and an iteration trains one after the other."""
     iterations: tuple[int, ...] | Rule = _THREE
     rows: tuple[int, ...] | int = 4
-    """Samples in a batch; by rank, or for all."""
+    """The number of samples in a batch, by rank or for all."""
     engine_options: Options = field(default_factory=dict)
     """Arguments of DistributedDataParallel."""
     join: JoinTerms | None = None
@@ -150,7 +150,7 @@ class Training:
     averages_buffers: bool = False
     """A buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """The loop sums each loss over the ranks, with its own all_reduce, and skips the step if it is infinite."""
+    """The training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is infinite."""
     exceptions: tuple[Exceptional, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
@@ -168,19 +168,19 @@ class Training:
 
     @property
     def needs_mesh(self) -> bool:
-        """Return True if it needs `parallel_trainer.py`, because `trainer.py` does not support its options."""
+        """Return True if the training needs `parallel_trainer.py`: `trainer.py` does not support its options."""
         return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> Parallel:
-        """Return its layout over the ranks of a world."""
+        """Return the mesh of the training over the ranks of a world."""
         return self.parallel or Parallel(dp=world_size)
 
     def count(self, rank: int) -> int:
-        """Return how many iterations a rank has."""
+        """Return the number of iterations of a rank."""
         return self.iterations(rank) if isinstance(self.iterations, Rule) else self.iterations[rank]
 
     def action(self, rank: int, iteration: int) -> Action:
-        """Return what a rank does in an iteration."""
+        """Return the action of a rank in an iteration."""
         actions = [each.action for each in self.exceptions if each.action is not None and each.fits(rank, iteration)]
         if actions:
             return actions[-1]
@@ -206,5 +206,5 @@ class Training:
 
     @property
     def fits_every_world(self) -> bool:
-        """Return True if it has no per-rank values, so that it fits any world size."""
+        """Return True if the training fits any world size, because it has no values by rank."""
         return isinstance(self.iterations, Rule) and isinstance(self.rows, int) and self.parallel is None

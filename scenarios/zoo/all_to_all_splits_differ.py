@@ -29,7 +29,7 @@ def all_to_all_splits_differ(rank: int) -> list[float]:
 
 @repairs(all_to_all_splits_differ)
 def repaired(rank: int) -> list[float]:
-    """The ranks tell each other how many rows will come."""
+    """The ranks exchange how many rows will come."""
     world_size = dist.get_world_size()
     sent = torch.full((world_size,), rank + 1)
     expected = torch.empty_like(sent)

@@ -1,4 +1,4 @@
-"""Tensors of the same length and another shape meet: one rank has transposed its matrix, and nobody notices.
+"""Tensors of the same length and another shape meet: one rank has transposed its matrix, and no rank notices.
 
 Backends move elements in memory order and count bytes, so rows are added to columns. Real gloo succeeds on every
 rank, with wrong numbers.

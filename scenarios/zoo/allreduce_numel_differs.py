@@ -1,4 +1,4 @@
-"""Counts per class meet in different lengths: a rank whose labels lack the last classes brings a shorter vector.
+"""Counts per class meet in different lengths: a rank whose labels lack the last classes passes a shorter vector.
 
 `torch.bincount` makes as many elements as the largest label asks for. Real gloo aborts the process of a rank that
 expected fewer bytes, without any exception, and its peers see a closed connection.

@@ -1,6 +1,6 @@
-"""A sum is divided by the world size before anybody has waited for it: the collective still reads and writes it.
+"""A sum is divided by the world size before it was waited for: the collective still reads and writes it.
 
-Whether that divides the rank's own share, the sum, or both depends on who came last. Real gloo moves data on
+Whether that divides the rank's own share, the sum, or both depends on which rank came last. Real gloo moves data on
 threads of its own, so there either value may be sent or kept.
 """
 

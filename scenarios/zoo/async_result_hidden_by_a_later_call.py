@@ -1,7 +1,7 @@
 """A loss is read before the wait, and looks right: another call came between, and calls of a group come in order.
 
 On one group and one machine the sum is there by then. On a backend with threads or streams of its own it need not be.
-Poisoned, the tensor shows that nobody has waited: it holds NaN until then.
+Poisoned, the tensor shows that no wait came before: it holds NaN until then.
 """
 
 import math

@@ -1,7 +1,7 @@
 """An all_reduce is launched and its handle thrown away: the rank ends, or logs, before the data has moved.
 
 Nothing ties the rank to the call any more. Real gloo moves data on threads of its own: a few numbers arrive in time, so
-that nobody notices, until there is more to move.
+that it is not noticed, until there is more to move.
 """
 
 import torch

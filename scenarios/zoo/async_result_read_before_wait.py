@@ -1,7 +1,7 @@
-"""A reduced loss sets the learning rate before anybody has waited for it: some ranks read the sum, others their own.
+"""A reduced loss sets the learning rate before it was waited for: some ranks read the sum, others their own.
 
-What the tensor holds between launch and wait depends on who came last. On real gloo it is the old value at first and
-the new one later.
+What the tensor holds between launch and wait depends on which rank came last. On real gloo it is the old value at
+first and the new one later.
 """
 
 import torch

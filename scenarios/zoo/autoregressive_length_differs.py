@@ -1,6 +1,6 @@
 """Each rank generates until its own end of text, with a collective for every token: they leave the loop at other times.
 
-A model whose parameters are sharded gathers them for every token. The rank that ends first goes on to average its
+A model whose parameters are sharded gathers them for every token. The rank that ends first continues and averages its
 score, which meets a gather of the others. On gloo both sides wait for their time-outs.
 """
 

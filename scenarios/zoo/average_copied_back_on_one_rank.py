@@ -1,6 +1,6 @@
 """A moving average of the model is loaded back into it on rank 0 only, as the rank that writes the checkpoint.
 
-Training goes on, from the average on rank 0 and from the newest parameters elsewhere. Real gloo shows no error.
+Training continues from the average on rank 0 and from the newest parameters elsewhere. Real gloo shows no error.
 """
 
 import copy

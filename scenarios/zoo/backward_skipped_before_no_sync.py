@@ -2,7 +2,7 @@
 
 A loss that is not finite is dropped, and a window of accumulation begins. With `find_unused_parameters` torch has
 marked what the dropped forward left out as ready, so the backward that now brings it a gradient raises; and what that
-backward leaves out on one rank alone, it waits for there, while the others go on. Our engine looks at both forwards.
+backward leaves out on one rank alone, it waits for there, while the others continue. Our engine looks at both forwards.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A batch of messages has the receive first on both sides: one unit on NCCL, a deadlock where batches run in order.
 
 torch's documentation makes a batch one unit. A backend that replays its messages one after another waits on both
-sides for what stands second on the other.
+sides for the second operation of the other side.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Every rank of a ring receives before it sends, so nobody ever sends.
+"""Every rank of a ring receives before it sends, so no rank ever sends.
 
 The mirror image of sending first, and sure to hang on any backend, however small the message: nothing is on its way.
 """

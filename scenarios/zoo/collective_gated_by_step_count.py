@@ -1,7 +1,7 @@
 """Every second optimizer step the ranks share a metric, and a rank that has skipped a step counts one less.
 
-It goes on to its next backward where the others share theirs, so a bucket meets a metric. Real gloo aborts a process
-over such sizes.
+It continues with its next backward where the others share theirs, so a bucket meets a metric. Real gloo aborts a
+process over such sizes.
 """
 
 import torch
@@ -43,7 +43,7 @@ def collective_gated_by_step_count(rank: int) -> None:
 
 @repairs(collective_gated_by_step_count)
 def repaired(rank: int) -> None:
-    """If any rank finds one, all skip, and so count alike."""
+    """If any rank finds one, all skip, and so all counts are equal."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -34,7 +34,7 @@ def collective_save_inside_rank0_branch(rank: int) -> None:
 
 @repairs(collective_save_inside_rank0_branch)
 def repaired(rank: int) -> None:
-    """Every rank calls the helper, which knows itself who writes."""
+    """Every rank calls the helper, which decides itself which rank writes."""
     model = torch.nn.Linear(10, 1)
     save(model)
     dist.barrier()

@@ -1,7 +1,7 @@
 """The last samples of a stream do not go round: one rank gets an empty batch, and its NaN spoils every replica.
 
 The mean over no sample is NaN, and a learned weight of the loss gets it as its gradient; averaging hands it to all
-ranks. Gloo adds NaN like any other number, so nobody hears of it.
+ranks. Gloo adds NaN like any other number, so no rank notices.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Rank 0 tells its sampler the epoch, and the others go on with the shuffle of the first one.
+"""Rank 0 sets its sampler's epoch, and the others keep the shuffle of the first one.
 
-`set_epoch` stands beside the log line, in the branch of rank 0. From the second epoch on rank 0 takes its part of
-another permutation: some samples are read twice, others by nobody, and nothing else shows it.
+`set_epoch` is next to the log line, in the branch of rank 0. From the second epoch on rank 0 takes its part of
+another permutation: some samples are read twice, others by no rank, and nothing else shows it.
 """
 
 import torch

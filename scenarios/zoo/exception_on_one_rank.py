@@ -1,6 +1,6 @@
 """One rank meets a broken sample and raises; the others wait for its gradients.
 
-Nobody tells them that it has left. On gloo they see a closed connection, or a time-out whose message hides the cause.
+They do not learn that it has left. On gloo they see a closed connection, or a time-out whose message hides the cause.
 """
 
 import torch
@@ -43,7 +43,7 @@ def exception_on_one_rank(rank: int) -> None:
 
 @repairs(exception_on_one_rank)
 def repaired(rank: int) -> None:
-    """The rank catches its error, tells the others, and all of them stop with what they have."""
+    """The rank catches its error, informs the others, and all of them stop with what they have."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""A rank swallows an error in one step and goes on to its next batch: it is a step behind from there on.
+"""A rank swallows an error in one step and continues with its next batch: from there on it is one step late.
 
 Handlers that skip a batch are common, and right on one device. Real gloo: adds up gradients of different steps, and
 times out in the barrier.

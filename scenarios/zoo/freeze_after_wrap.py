@@ -1,7 +1,7 @@
-"""A layer is frozen after the model was wrapped, and the reducer waits for its gradients in vain.
+"""A layer is frozen after the model was wrapped, and the reducer waits for its gradients forever.
 
 Which parameters to expect was settled at construction. Real gloo: every rank raises at its second forward; the first
-step was made with gradients that nobody averaged. Our engine refuses the first forward, with the names.
+step was made with gradients that were not averaged. Our engine refuses the first forward, with the names.
 """
 
 import torch

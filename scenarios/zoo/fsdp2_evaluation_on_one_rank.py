@@ -30,7 +30,7 @@ def sharded() -> torch.nn.Module:
     min_world_size=3,
 )
 def fsdp2_evaluation_on_one_rank(rank: int) -> None:
-    """Train for a step, evaluate on rank 0, and go on together."""
+    """Train for a step, evaluate on rank 0, and continue together."""
     model = sharded()
     model(torch.ones(2, 4)).sum().backward()
     if rank == 0:

@@ -19,7 +19,7 @@ def samples(rank: int) -> torch.Tensor:
 
 
 def contrast(features: torch.Tensor) -> torch.Tensor:
-    """How alike every sample is to every other one."""
+    """The similarity of every sample to every other one."""
     return (features @ features.T).square().mean()
 
 

@@ -1,7 +1,7 @@
 """A group is used for the first time when one of its ranks has returned already: the others wait for it.
 
 Nothing failed while it lived, as a group connects with its first call. Real gloo: the others get an error as its
-process has gone, or wait on beyond their time-out where connections are made lazily.
+process has ended, or wait on beyond their time-out where connections are made lazily.
 """
 
 import torch.distributed as dist
@@ -27,6 +27,6 @@ def group_first_used_after_exit(rank: int) -> None:
 
 @repairs(group_first_used_after_exit)
 def repaired(rank: int) -> None:
-    """Every rank of the group comes to its calls."""
+    """Every rank of the group reaches its calls."""
     closing = dist.new_group()
     dist.barrier(group=closing)

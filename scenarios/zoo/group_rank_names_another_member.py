@@ -1,7 +1,7 @@
 """A rank within the group is given as the source, and it happens to be the global rank of another member.
 
-`src` is a global rank; nobody notices where it names a member, and all members get the wrong weights alike. Real gloo
-does what it was told.
+`src` is a global rank; no rank notices where it names a member, and all members get the same wrong weights. Real gloo
+does as requested.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A rank within the group is given as the source: `src` is a global rank, and rank 0 is no member of this group.
 
-The caller means the first member. On real gloo, too, every member raises, and whoever meets them later waits in vain.
+The caller means the first member. On real gloo, too, every member raises, and ranks that need them later wait forever.
 """
 
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Each rank shares a group with either neighbour, and all begin with the one to the right: nobody's turn ever comes.
+"""Each rank shares a group with either neighbour, and all begin with the one to the right: no rank's turn ever comes.
 
 No two groups are used in two orders by the same ranks, and still the waits close a circle, as with philosophers who
 all take the right fork first. Real gloo hangs until its time-out.

@@ -1,4 +1,4 @@
-"""One rank tells the wrapper to ignore a buffer that the others synchronise.
+"""One rank makes the wrapper ignore a buffer that the others synchronise.
 
 The names to ignore are not compared, so the broadcasts of rank 0's state have another content on that rank. Real gloo:
 tensors of different sizes meet, and one process aborts. Our engine compares the names first, and every rank raises.

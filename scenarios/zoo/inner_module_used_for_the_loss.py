@@ -1,7 +1,7 @@
 """The loss comes from a forward of the inner module, and each rank trains a model of its own.
 
 Only a forward through the wrapper arms the reducer. Real gloo: no error; the parameters differ from the first step on.
-Our engine notices the backward that nobody announced, and raises.
+Our engine notices the backward that was not announced, and raises.
 """
 
 import torch

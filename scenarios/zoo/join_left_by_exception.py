@@ -1,6 +1,6 @@
 """One rank meets a bad record inside the join and leaves it by an exception.
 
-Torch's join then returns at once, without making up for anything, and the others wait for a rank that is gone: on real
+Torch's join then returns at once, without making up for anything, and the others wait for a rank that has left: on real
 gloo their connection is closed, far from the cause. Under engine "ddp" every rank gets an error that names that rank.
 """
 

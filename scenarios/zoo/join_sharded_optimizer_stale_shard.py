@@ -1,4 +1,4 @@
-"""A rank that has joined goes on updating its shard of the parameters, with the gradients of its own last batch.
+"""A rank that has joined continues to update its shard of the parameters, with the gradients of its own last batch.
 
 Torch's join makes up for the calls of ZeroRedundancyOptimizer, but gives joined ranks no averaged gradients: all ranks
 agree on wrong parameters, and real gloo shows no error. Under engine "ddp" joined ranks have everybody's gradients.

@@ -31,7 +31,7 @@ def join_with_other_forward_backward_ratio(rank: int) -> None:
 
 @repairs(join_with_other_forward_backward_ratio)
 def repaired(rank: int) -> None:
-    """Look at the predictions of the inner module, which communicates with nobody."""
+    """Look at the predictions of the inner module, which does not communicate."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     with model.join():

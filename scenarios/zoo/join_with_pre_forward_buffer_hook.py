@@ -1,4 +1,4 @@
-"""A hook averages a buffer before each forward, and a rank that has joined goes on adding its old one.
+"""A hook averages a buffer before each forward, and a rank that has joined keeps adding its old one.
 
 Torch's join calls the hook on joined ranks as well, where it cannot tell: all agree on a wrong average, and real gloo
 shows no error. Engine "ddp" leaves joined ranks out of its averages.

@@ -1,4 +1,4 @@
-"""A rank that has joined says that it still uses the parameters it used last, so one that nobody uses keeps moving.
+"""A rank that has joined says that it still uses the parameters it used last, so one that no rank uses keeps moving.
 
 Torch's join sends the joined rank's map of used parameters of the step before, or memory that was never set. So the
 parameter gets a gradient of zeros in place of none, and momentum moves it. Real gloo shows no error. Under engine "ddp"

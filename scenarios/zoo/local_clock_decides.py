@@ -37,7 +37,7 @@ def local_clock_decides(rank: int) -> None:
 
 @repairs(local_clock_decides)
 def repaired(rank: int) -> None:
-    """Rank 0 looks at its clock, and tells the others."""
+    """Rank 0 reads its clock, and informs the others."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
     saved = time.monotonic()

@@ -1,6 +1,6 @@
-"""A rank looks for itself whether a checkpoint exists: it may look a moment too early, and go on without the others.
+"""A rank looks for itself whether a checkpoint exists: it may look a little too early, and continue without the others.
 
-What it sees depends on who is faster, so mostly all is well. On gloo the barrier of those who load then meets the
+What it sees depends on which rank is faster, so it mostly works. On gloo the barrier of those who load then meets the
 gradients of the one that does not.
 """
 
@@ -49,7 +49,7 @@ def local_observation_decides(rank: int) -> None:
 
 @repairs(local_observation_decides)
 def repaired(rank: int) -> None:
-    """Rank 0 looks, and tells the others what it has seen."""
+    """Rank 0 looks, and sends the others what it has seen."""
     torch.manual_seed(rank)
     with tempfile.TemporaryDirectory() as own:
         checkpoint = Path(own, "checkpoint")

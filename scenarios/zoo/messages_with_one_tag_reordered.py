@@ -1,6 +1,6 @@
 """Two messages of one size and tag are received in the other order: each tensor gets the values of the other.
 
-Messages between two ranks meet in the order in which they are sent, unless tags tell them apart. Real gloo exchanges
+Messages between two ranks meet in the order in which they are sent, unless tags distinguish them. Real gloo exchanges
 the values without a word, so only a comparison with what they should be shows it.
 """
 

@@ -36,7 +36,7 @@ class Accuracy:
     tags=["control-flow", "raw"],
 )
 def metric_compute_on_rank0(rank: int) -> float | None:
-    """Count on all ranks, and let rank 0 tell the result."""
+    """Count on all ranks, and let rank 0 report the result."""
     accuracy = Accuracy()
     accuracy.update(right=rank, total=8)
     told = accuracy.compute() if rank == 0 else None
@@ -46,7 +46,7 @@ def metric_compute_on_rank0(rank: int) -> float | None:
 
 @repairs(metric_compute_on_rank0)
 def repaired(rank: int) -> float | None:
-    """Every rank computes, one tells."""
+    """Every rank computes, one reports."""
     accuracy = Accuracy()
     accuracy.update(right=rank, total=8)
     value = accuracy.compute()

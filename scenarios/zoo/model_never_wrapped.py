@@ -1,4 +1,4 @@
-"""Nobody wraps the model and nobody reduces a gradient, so each rank trains a model of its own, and all looks well.
+"""No rank wraps the model and none reduces a gradient, so each rank trains a model of its own, and all looks well.
 
 A check of replicas that was asked for finds none to compare. It must not say that all is well: it says unknown.
 """

@@ -1,6 +1,6 @@
 """All ranks skip a batch together, but only rank 0's loss decides: a NaN elsewhere goes into the average.
 
-The ranks make the same calls and stay alike, with NaN in every parameter. Gloo has nothing to object to.
+The ranks make the same calls and stay equal, with NaN in every parameter. Gloo has nothing to object to.
 """
 
 import torch

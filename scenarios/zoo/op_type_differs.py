@@ -1,4 +1,4 @@
-"""Two ways to share one number meet: the ranks reduce a scale, and one expects to be told it by rank 0.
+"""Two ways to share one number meet: the ranks reduce a scale, and one expects to receive it from rank 0.
 
 One rank takes another branch, and its broadcast is the next call on the group where the others make an all_reduce.
 On real gloo all of them wait until the time-out.

@@ -37,6 +37,6 @@ def parity_in_an_odd_ring(rank: int) -> None:
 
 @repairs(parity_in_an_odd_ring)
 def repaired(rank: int) -> None:
-    """One group for both: what goes each way is told apart by who sends."""
+    """One group for both: the sender distinguishes the two directions."""
     ring = dist.new_group()
     pass_on(rank, ring, ring)

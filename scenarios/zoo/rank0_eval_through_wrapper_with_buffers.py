@@ -35,7 +35,7 @@ def train() -> DistributedDataParallel:
     tags=["ddp", "control-flow", "buffers"],
 )
 def rank0_eval_through_wrapper_with_buffers(rank: int) -> None:
-    """Train, let rank 0 validate, and go on together."""
+    """Train, let rank 0 validate, and continue together."""
     torch.manual_seed(rank)
     model = train()
     if rank == 0:

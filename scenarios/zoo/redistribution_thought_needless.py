@@ -1,4 +1,4 @@
-"""A rank does not redistribute a DTensor, as its placements seem right already, and goes on to a barrier.
+"""A rank does not redistribute a DTensor, as its placements seem right already, and enters a barrier.
 
 The others have shards, and gather them. Whether to redistribute is decided by a rank's own copy of the placements.
 Real gloo: all time out.

@@ -1,4 +1,4 @@
-"""The loss is reduced for rank 0's log, and every rank goes on with what it finds in the tensor.
+"""The loss is reduced for rank 0's log, and every rank continues with what it finds in the tensor.
 
 Only the destination of a reduce gets the sum. gloo leaves partial sums on the others, another one on each; NCCL leaves
 what was there. All ranks agree, and no backend shows an error.

@@ -1,4 +1,4 @@
-"""Two graphs are outstanding, and the backward of the first uses up the reduction meant for the second.
+"""Two graphs are outstanding, and the backward of the first uses up the reduction for the second.
 
 The last forward arms the reducer for the next backward, whichever it is. Real gloo: no error; the second graph's
 gradients stay local and the parameters differ. Our engine raises at the second backward.

@@ -1,6 +1,6 @@
 """Ranks prefix the keys of a store with how often they were restarted, and one was restarted once more than the others.
 
-The count is a rank's own. So rank 1 waits under a prefix under which nobody writes. Real gloo: it waits for the
+The count is a rank's own. So rank 1 waits under a prefix under which no rank writes. Real gloo: it waits for the
 store's time-out, 30 minutes by default.
 """
 

@@ -1,4 +1,4 @@
-"""Results are received from any rank and taken for those of ranks 1, 2, 3 in turn: whoever is faster gets the place.
+"""Results are received from any rank and taken for those of ranks 1, 2, 3 in turn: the faster rank gets the place.
 
 A receive without a source takes what comes first. Real gloo hands over whichever message that is.
 """
@@ -37,7 +37,7 @@ def results_taken_in_order_of_arrival(rank: int) -> Snapshot:
 
 @repairs(results_taken_in_order_of_arrival)
 def repaired(rank: int) -> Snapshot:
-    """`recv` says whose result it took."""
+    """`recv` returns the rank whose result it took."""
     results = torch.zeros(dist.get_world_size())
     if rank > 0:
         dist.send(torch.tensor(float(rank)), dst=0)

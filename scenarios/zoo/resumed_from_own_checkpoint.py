@@ -1,7 +1,7 @@
 """Each node resumes from the newest checkpoint that it finds itself, and one of them finds an older one.
 
 Its disk was full, or the file is still being copied. Nothing that communicates depends on the step: schedules of
-learning rate and data go on from different steps, and no backend notices. `agree` tells the ranks apart at once.
+learning rate and data continue from different steps, and no backend notices. `agree` finds it at once.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Control: every rank has a random seed of its own, for the weights before wrapping and for noise after it.
 
-Wrapping makes the weights rank 0's; dropout is meant to differ, as equal seeds would waste noise. What the ranks must
-decide alike has another generator, seeded with the same number everywhere: here, whether to train on a mirrored batch.
+Wrapping makes the weights rank 0's; dropout should differ, as equal seeds would waste noise. What the ranks must
+decide equally has another generator, seeded with the same number everywhere: here, whether to mirror a batch.
 """
 
 import torch

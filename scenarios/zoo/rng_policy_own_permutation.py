@@ -1,7 +1,7 @@
 """Each rank shuffles the samples with a seed of its own before it takes its share, so shares overlap.
 
-Some samples are seen twice in an epoch and others never: a shuffle is a decision that the ranks must take alike. All
-agree on the parameters, and real gloo shows no error.
+Some samples are seen twice in an epoch and others never: a shuffle is a decision that must be the same on all ranks.
+All agree on the parameters, and real gloo shows no error.
 """
 
 import torch

@@ -13,7 +13,7 @@ from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
 
 
 def validation_loss(rank: int, epoch: int) -> torch.Tensor:
-    """Falls from epoch to epoch, but stands still on rank 1's share of the data."""
+    """Falls from epoch to epoch, but not on rank 1's share of the data."""
     return torch.tensor(1.0 if rank == 1 else 1.0 / (epoch + 1))
 
 

@@ -1,4 +1,4 @@
-"""A ring in which everybody sends first: a blocking send waits for its receive, which nobody reaches.
+"""A ring in which every rank sends first: a blocking send waits for its receive, which no rank reaches.
 
 Real gloo waits for the receive however small the message is.
 """

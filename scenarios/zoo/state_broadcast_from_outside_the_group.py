@@ -1,6 +1,6 @@
 """The ranks of a second replica load optimizer state by a broadcast from rank 0, which is not among those who call it.
 
-The group was left out, so the default group is meant, and its other ranks never come. Real gloo: the others get an
+The group was left out, so the default group is used, and its other ranks never come. Real gloo: the others get an
 error as their peers end, or time out.
 """
 

@@ -1,6 +1,6 @@
 """A frozen random layer is left out of the wrapper, and each rank keeps a layer of its own.
 
-Frameworks wrap only what has something to train, so nobody sends rank 0's frozen values. Real gloo: no error; the
+Frameworks wrap only what has something to train, so rank 0's frozen values are not sent. Real gloo: no error; the
 trained head is the same everywhere, and fits none of the projections.
 """
 

@@ -49,7 +49,7 @@ def alone(world_size: int) -> Snapshot:
     reference=alone,
 )
 def sync_batchnorm_with_unequal_counts(rank: int) -> Snapshot:
-    """Each rank's moments weigh the same."""
+    """All ranks' moments have the same weight."""
     layer = SyncBatchNorm(by_counts=False)
     layer(samples(rank))
     return snapshot(layer)
@@ -57,7 +57,7 @@ def sync_batchnorm_with_unequal_counts(rank: int) -> Snapshot:
 
 @repairs(sync_batchnorm_with_unequal_counts)
 def repaired(rank: int) -> Snapshot:
-    """Moments weigh by the number of samples."""
+    """Moments are weighted by the number of samples."""
     layer = SyncBatchNorm(by_counts=True)
     layer(samples(rank))
     return snapshot(layer)

@@ -1,6 +1,6 @@
-"""A thread that reports metrics and the thread that trains share one group, and who launches first is a race.
+"""A thread that reports metrics and the thread that trains share one group, and which one launches first is a race.
 
-Rank 0 starts its report and goes on to train at once; the others wait until theirs is through. Real gloo pairs what
+Rank 0 starts its report and trains on at once; the others wait until theirs is through. Real gloo pairs what
 comes first with what comes first; equal sizes exchange their values in silence.
 """
 

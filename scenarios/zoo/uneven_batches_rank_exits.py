@@ -1,6 +1,6 @@
 """One rank's share of the data has a batch less: it is done and exits while the others reduce one more batch.
 
-The stream is split by what each rank filters and mixes for itself, so nobody knows the lengths. On gloo the others see
+The stream is split by what each rank filters and mixes for itself, so no rank knows the lengths. On gloo the others see
 a closed connection, or wait for the time-out if the process of the rank lives on.
 """
 

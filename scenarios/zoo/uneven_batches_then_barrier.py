@@ -1,4 +1,4 @@
-"""One rank has a batch less and goes on to the barrier at the end of the epoch, where the others' gradients meet it.
+"""One rank has a batch less and enters the barrier at the end of the epoch, where the others' gradients meet it.
 
 Calls pair by their order, so the reduction of the others' last batch meets the barrier. On gloo the rank in the
 barrier waits for its time-out, and its peers then see the connection close.

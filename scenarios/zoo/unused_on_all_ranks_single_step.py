@@ -1,4 +1,4 @@
-"""A layer is used on no rank, and the only step of a run trains on gradients that nobody averaged.
+"""A layer is used on no rank, and the only step of a run trains on gradients that were not averaged.
 
 The layer shares a bucket with the rest, which therefore stays open. Real gloo: no error before the next forward, so
 a run of one step (a smoke test, a checkpoint after it) ends with replicas that differ.

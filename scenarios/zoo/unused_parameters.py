@@ -1,4 +1,4 @@
-"""Unused parameters that differ by rank: with `find_unused_parameters=True` the ranks agree on who used what."""
+"""Unused parameters that differ by rank: with `find_unused_parameters=True` the ranks agree on which rank used what."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

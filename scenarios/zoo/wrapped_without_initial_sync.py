@@ -1,7 +1,7 @@
-"""Wrapping is told not to send rank 0's state, and each rank trains the weights it happened to draw.
+"""Wrapping does not send rank 0's state, and each rank trains the weights it happened to draw.
 
-`init_sync=False` leaves it to the program that all ranks start alike. Real gloo: no error; the replicas keep the
-difference they began with.
+`init_sync=False` leaves it to the program that all ranks start with equal state. Real gloo: no error; the replicas keep
+the difference they began with.
 """
 
 import torch

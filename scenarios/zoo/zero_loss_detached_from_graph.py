@@ -1,6 +1,6 @@
 """A rank without targets returns a fresh zero as its loss: no gradient arrives there, and its bucket never starts.
 
-Backward runs and has nothing to do, so DDP is not told; the search for unused parameters goes through the model's
+Backward runs and has nothing to do, so DDP is not informed; the search for unused parameters goes through the model's
 output, and finds none. On gloo that rank is done, unchanged, and the others see the connection close.
 """
 

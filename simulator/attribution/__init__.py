@@ -1,1 +1,1 @@
-"""Which line of the program, or which wrapper, phase, bucket and step of an engine, a call belongs to."""
+"""Attribution: finds the program line, or the DDP wrapper, phase, bucket and step, to which a call belongs."""

@@ -2,7 +2,7 @@
 
 torch creates the groups of a mesh one after another, each with the mesh's constructor on the stack. A group is named
 after its dimension and the coordinates that its members share: in a mesh of `dp` and `tp`, the group `tp (dp 1)` has
-the ranks of the second row. If a version of torch does not give these facts, the group keeps torch's own name.
+the ranks of the second row. If a version of torch does not have these attributes, the group keeps torch's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from ddpsim.simulator.wording import rank_list
 
 _DESCRIPTION = "mesh_"
-"""With this torch's descriptions of such groups begin, as in `mesh_tp`."""
+"""The beginning of torch's descriptions of such groups, as in `mesh_tp`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,12 @@ class Grid:
     """The ranks of a mesh."""
 
     names: tuple[str, ...]
-    """Of the dimensions."""
+    """The names of the dimensions."""
     sizes: tuple[int, ...]
     coordinates: Mapping[int, tuple[int, ...]]
 
     def place(self, rank: int) -> str:
-        """Return the coordinates of a rank: `dp 1, tp 0`; "" if it is not in the mesh, or they say no more than its
-        number."""
+        """Return the coordinates of a rank: `dp 1, tp 0`; "" in a mesh of one dimension, or for a rank outside it."""
         own = self.coordinates.get(rank)
         return "" if own is None or len(own) < 2 else _joined(zip(self.names, own, strict=True))
 
@@ -82,7 +81,7 @@ def _grid(mesh: Any) -> Grid | None:
 
 
 def _named(dimension: str) -> str:
-    """torch's `dim_0` of a mesh without names in words."""
+    """Return a dimension's name; for torch's `dim_0` of a mesh without names, `dim 0`."""
     return dimension.replace("_", " ") if dimension.removeprefix("dim_").isdecimal() else dimension
 
 

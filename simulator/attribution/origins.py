@@ -1,7 +1,7 @@
-"""Origins: which DDP wrapper, phase, bucket and step a call belongs to, or that it is the user's.
+"""Origins: the DDP wrapper, phase, bucket and step to which a call belongs, or that the user's program made it.
 
-Asked at every call. What Python issues is read from the stack (phases.py); what the Reducer issues from C++, inside
-backward, is told by the order in which it launches its buckets (wrapper_registry.py).
+The origin of every call is found when it is issued. For calls from Python it is read from the stack (phases.py); for
+calls that the Reducer makes from C++, inside backward, it follows from the order of its buckets (wrapper_registry.py).
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.optimizer_parts import OptimizerSteps
-from ddpsim.simulator.attribution.parallelism import Messages, UnitSteps
+from ddpsim.simulator.attribution.parallelism import Messages, OptimizerSteps, UnitSteps
 from ddpsim.simulator.attribution.phases import (
     PhaseTable,
     backward_runs,
     issues,
     program_begins,
     says_nothing,
+    traced_from,
     user_runs,
 )
 from ddpsim.simulator.attribution.stack_attribution import Reading
 from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNames
-from ddpsim.simulator.attribution.traced_lines import traced_from
 from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
@@ -39,13 +38,11 @@ from ddpsim.simulator.runtime.call_sites import calls_into, site_at
 from ddpsim.simulator.runtime.host import Host
 
 _OWN_FRAMES = 3
-"""Further in are `locate`, `issue`, and what calls that, which is always ours. Python makes an object of each frame
-that is looked at; to pass over those that say nothing saves 2 % of a barrier."""
+"""The number of innermost frames that are skipped, because they are always the simulator's."""
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
-"""Done once, or by all ranks at the end of join, so no step needs to tell them apart."""
-
+"""Phases that happen once, or on all ranks at the end of join, so that their calls need no step."""
 
 Located = tuple[Origin, Site, Site | None, tuple[TensorName, ...]]
 """A call's origin, the line of the user's program that makes it, the line that called that, and the tensors' names."""
@@ -76,12 +73,12 @@ class OriginTracker:
         self.unit_steps = UnitSteps()
         self.optimizer_steps = OptimizerSteps()
         self.coordinates = ""
-        """Where the rank stands in the program's device mesh."""
+        """The coordinates of the rank in the program's device mesh."""
 
     def locate(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
-        """What the stack says of a call that is being issued with `tensors`.
+        """Return where a call that is being issued with `tensors` comes from.
 
-        It is read from the frame `start` outwards, or from that of the method of a group that issues it.
+        The stack is read from the frame `start` outwards, by default from the method of the process group.
         """
         known, learn = self._phases.known.get, self._phases.learn
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
@@ -90,7 +87,7 @@ class OriginTracker:
         is_direct = is_read = is_reduction = has_callers = False
         while frame is not None:
             reader = known(id(frame.f_code)) or learn(frame)
-            if reader is says_nothing:  # first, as most frames are passed over
+            if reader is says_nothing:  # first, because it is the most frequent case
                 is_direct = False
             elif reader is issues:
                 is_direct = True
@@ -124,12 +121,12 @@ class OriginTracker:
             names = self._names.of(signature.operation, tensors, innermost)
         if id(innermost.f_code) in self._phases.compiled:
             return origin, *self._compiled(innermost, reading), names
-        is_alone = not (is_read or has_callers)  # what is read is not looked for to the end
+        is_alone = not (is_read or has_callers)  # a complete reading ended the search early
         caller = None if is_alone else self._caller(innermost, innermost.f_code.co_filename)
         return origin, self._phases.site_at(innermost), caller, names
 
     def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
-        """The line of a function that is compiled, and who called that: without the line, from anywhere."""
+        """Return the program line that a compiled function was traced from, and the line that called it."""
         traced = traced_from(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
             return site_at(frame), self._caller(frame, "")
@@ -138,7 +135,7 @@ class OriginTracker:
         return traced[0], within or self._caller(frame, path)
 
     def _caller(self, frame: FrameType, path: str) -> Site | None:
-        """The innermost line of the user's program, outwards of a frame, that is not in a file."""
+        """Return the innermost line of the user's program, outwards of a frame, that is not in the file `path`."""
         known, learn = self._phases.known.get, self._phases.learn
         outer = frame.f_back
         while outer is not None:
@@ -169,11 +166,12 @@ class OriginTracker:
         if wrapper is None:
             return Origin(reading.phase, shadow=reading.has_joined is not None)
         if reading.ends_join:
-            self._end_join(reading.has_joined._joinables if reading.has_joined else [reading.owner])
+            for each in self._wrappers_in(reading.has_joined._joinables if reading.has_joined else [reading.owner]):
+                each.align(self._wrappers.latest_step(*each.key))
         if reading.phase is Phase.REBUILD:
             wrapper.rebuilds()
-        if reading.told is not None:
-            origin = _told(reading, wrapper)
+        if reading.declared is not None:
+            origin = _declared(reading, reading.declared, wrapper)
         else:
             origin = _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
         return origin._replace(by_hook=True) if reading.is_hooks else origin
@@ -190,7 +188,7 @@ class OriginTracker:
         self.unit_steps.optimizer_stepped(optimizer)
 
     def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
-        """The Reducer reduces its buckets, then the map of parameters used."""
+        """Return the origin of a call of the Reducer, which reduces its buckets and then the map of used parameters."""
         if wrapper is None or wrapper.module is None:
             return USER_ORIGIN
         if signature.dtype == "int32":
@@ -198,12 +196,8 @@ class OriginTracker:
         bucket = wrapper.bucket_for(signature)
         return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
 
-    def _end_join(self, members: Iterable[Any]) -> None:
-        for wrapper in self._wrappers_in(members):
-            self._wrappers.align(wrapper)
-
     def _notice_join(self, members: Iterable[Any]) -> None:
-        """The rank ran out of input.
+        """Note that the rank ran out of input.
 
         Note [Step of joining]. A rank joins at the step of its wrapper, see Note [Steps] in wrapper.py. So
         micro-batches under no_sync do not count, and a second epoch continues from the step of all ranks at the end of
@@ -215,13 +209,13 @@ class OriginTracker:
         self._host.ask(Note(EventKind.NOTE, joined_note(max(map(_step_of, wrappers), default=None))))
 
     def _wrappers_in(self, members: Iterable[Any]) -> list[Wrapper]:
-        """The wrappers among what takes part in a join; other joinables, such as optimizers, have groups too."""
+        """Return the wrappers among the members of a join, which may also be optimizers."""
         wrappers = [self._wrappers.of(member) for member in members if isinstance(member, Module)]
         return [wrapper for wrapper in wrappers if wrapper is not None]
 
 
 def _step_of(wrapper: Wrapper) -> int:
-    """Return the step of a wrapper; another engine reports it itself."""
+    """Return the step of a wrapper, as the engine reports it if it is not torch's."""
     progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
     step: int = progress.get("step", wrapper.step)
     return step
@@ -230,25 +224,24 @@ def _step_of(wrapper: Wrapper) -> int:
 def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
     if shadow and bucket is not None:
         wrapper.learn_buckets()
-    step = None if shadow or phase in _STEPLESS or wrapper.tells_steps else wrapper.step
+    step = None if shadow or phase in _STEPLESS or wrapper.reports_steps else wrapper.step
     parameters = () if bucket is None else wrapper.parameters(bucket)
     return Origin(phase, wrapper.number, bucket, step, shadow, parameters)
 
 
-def _told(reading: Reading, wrapper: Wrapper) -> Origin:
-    """Return the origin as another engine declares it."""
-    told = reading.told or {}
-    wrapper.tells_steps = True
+def _declared(reading: Reading, declared: Mapping[str, Any], wrapper: Wrapper) -> Origin:
+    """Return the origin that another engine declares."""
+    wrapper.reports_steps = True
     assert reading.phase is not None
     step: int | None = None
     if reading.phase not in _STEPLESS:
-        step = told.get("step")
+        step = declared.get("step")
         wrapper.look(step or 0)
     return Origin(
         reading.phase,
         wrapper.number,
-        told.get("bucket"),
+        declared.get("bucket"),
         step,
-        told.get("shadow", False),
-        tuple(told.get("parameters", ())),
+        declared.get("shadow", False),
+        tuple(declared.get("parameters", ())),
     )

@@ -1,8 +1,7 @@
-"""Parts: which unit of FSDP2, message of a pipeline, redistribution of a DTensor or step of a checkpoint a call is.
+"""Parts: the FSDP2 unit, pipeline message, DTensor redistribution, checkpoint or optimizer step that a call is part of.
 
-Read from torch's own frames and objects while the call is issued, and only there: a program that loads none of these
-modules pays a look into a table for each new function. The names are those that torch 2.11 to 2.15 have; what a version
-lacks tells nothing, and the call counts as one of the user's line.
+They are read from the frames and objects of torch 2.11 to 2.15 while the call is issued. If another version lacks a
+name, the call counts as one of the user's line.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
-from ddpsim.simulator.calls import GREETING, Origin, Parallelism, Part
+from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, Origin, Parallelism, Part
 from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
 
 _BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
-"""By the training state of a unit; without one, the program unshards it by hand."""
+"""By the training state of a unit; in other states, the program unshards it by hand."""
 
 
 class UnitSteps:
@@ -36,14 +35,14 @@ class UnitSteps:
         self._done = 0
 
     def of(self, parameter: Tensor | None) -> int | None:
-        """The step of training that a unit is in, from 1; None if the optimizers that have stepped do not have it."""
+        """Return the training step of a unit, from 1; None if the optimizers that have stepped do not update it."""
         if parameter is None:
             return None
         steps: int = self._steps.setdefault(parameter, 0)
         return steps + 1 if steps or not self._done else None
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Count the step for the units whose parameters it has."""
+        """Count the step for the units whose parameters the optimizer updates."""
         self._done += 1
         if not self._steps:
             return
@@ -90,7 +89,7 @@ def _redistributes(reading: Reading, frame: FrameType) -> None:
 
 
 def _distributes(what: str) -> Reader:
-    """True for a function that sends a tensor from one rank of a mesh dimension to the others."""
+    """Return the reader of a function that sends a tensor from one rank of a mesh dimension to the others."""
 
     def read(reading: Reading, frame: FrameType) -> None:
         if reading.part is None:
@@ -106,7 +105,7 @@ def _on_dimension(mesh: Any, index: Any) -> str:
 
 
 def _placement(placement: Any) -> str:
-    """`Shard(0)`, `Replicate`, `Partial(sum)` or `Partial(2-norm)`; other kinds as torch prints them."""
+    """Return a placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`, `Partial(2-norm)`, or as torch does."""
     kind = type(placement).__name__
     if kind == "Shard":
         return f"Shard({placement.dim})"
@@ -118,7 +117,7 @@ def _placement(placement: Any) -> str:
 
 
 def _prepares_operation(reading: Reading, frame: FrameType) -> None:
-    """The redistribution is one that an operation of DTensors needs: `for mm`."""
+    """Reader of a redistribution that an operation of DTensors needs: `for mm`."""
     schema = frame.f_locals.get("suggested_input_schema")
     operation = getattr(getattr(schema, "op", None), "_schema", None)
     name = str(getattr(operation, "name", "")).rpartition("::")[2]
@@ -126,7 +125,7 @@ def _prepares_operation(reading: Reading, frame: FrameType) -> None:
 
 
 def _prepares_layer(reading: Reading, frame: FrameType) -> None:
-    """The redistribution is of what a layer takes or gives in tensor parallelism."""
+    """Reader of a redistribution of the inputs or outputs of a layer in tensor parallelism."""
     known = frame.f_locals
     layer = known.get("mod", known.get("module"))
     if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
@@ -159,13 +158,13 @@ def _adds(reading: Reading, detail: str) -> None:
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 _CARRIES = {
-    "get_fwd_recv_ops": ("activations", "fwd_chunk_id", -1),
-    "get_fwd_send_ops": ("activations", "fwd_chunk_id", 1),
-    "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1),
-    "get_bwd_send_ops": ("gradients", "bwd_chunk_id", -1),
+    "get_fwd_recv_ops": ("activations", "fwd_chunk_id", -1, "before its forward"),
+    "get_fwd_send_ops": ("activations", "fwd_chunk_id", 1, "after its forward"),
+    "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1, "before its backward"),
+    "get_bwd_send_ops": ("gradients", "bwd_chunk_id", -1, "after its backward"),
 }
-"""By method of a stage that makes messages: what they carry, its argument for the micro-batch, and which way the other
-stage lies."""
+"""By method of a stage that makes messages: their contents, its argument for the micro-batch, the distance to the other
+stage, and when the messages are exchanged."""
 
 _GREETS = "_get_init_p2p_neighbors_ops"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -174,58 +173,47 @@ _STAGE = "torch.distributed.pipelining.stage"
 class Messages:
     """The messages that one rank's pipeline stages have made and not yet sent or received, by their tensors.
 
-    A stage makes what torch calls a P2POp, for one micro-batch; a schedule brings several of them together and issues
-    them later, when nothing on the stack tells them apart.
+    A stage makes a P2POp of torch for one micro-batch. A schedule issues several of them together later, when the stack
+    does not show which is which.
     """
 
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: Any = None
+        self._parts: Any = WeakTensorKeyDictionary()
 
     def made(self, tensor: Tensor, frame: FrameType) -> None:
-        """Record a message that the function of a frame, or its caller, has created."""
+        """Record a message that the function of a frame, or its caller, creates."""
         for caller in (frame, frame.f_back):
             if caller is None or caller.f_globals.get("__name__") != _STAGE:
                 return
             if caller.f_code.co_name == _GREETS:
-                self._remember(tensor, Part(Parallelism.PIPELINE, GREETING))
+                self._parts[tensor] = Part(Parallelism.PIPELINE, GREETING)
                 return
             if caller.f_code.co_name in _CARRIES:
                 part = _message(caller, frame)
-                part = None if part is None else part._replace(note=_action(caller))
                 if part is not None:
-                    self._remember(tensor, part)
+                    self._parts[tensor] = part._replace(note=_action(caller))
                 return
 
-    def _remember(self, tensor: Tensor, part: Part) -> None:
-        self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
-        self._parts[tensor] = part
-
     def told(self, origin: Origin, payload: Payload) -> Origin:
-        """The origin of a send or receive: that of the message, if a stage has made it."""
+        """Return the origin of a send or receive, with the part of the message if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
         tensor = (*payload.inputs, *payload.outputs)[0]
         part = self._parts.get(tensor)
-        if part is not None and part.what != GREETING:  # of those, several share a tensor
+        if part is not None and part.what != GREETING:  # several greetings share a tensor
             del self._parts[tensor]
         return origin if part is None else origin._replace(part=part)
 
 
-_WHEN = {
-    "get_fwd_recv_ops": "before its forward",
-    "get_fwd_send_ops": "after its forward",
-    "get_bwd_recv_ops": "before its backward",
-    "get_bwd_send_ops": "after its backward",
-}
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 def _action(stage: FrameType) -> str:
     """Return the schedule that makes a stage create a message, and its current action if the schedule is a list of
     actions."""
-    when, frame = _WHEN[stage.f_code.co_name], stage.f_back
+    when, frame = _CARRIES[stage.f_code.co_name][3], stage.f_back
     while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
         schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")
         if frame.f_globals["__name__"] == _SCHEDULES and schedule is not None:
@@ -236,21 +224,21 @@ def _action(stage: FrameType) -> str:
 
 
 def _message(frame: FrameType, inner: FrameType) -> Part | None:
-    """What a stage's method makes a message of; `inner` is its frame or that of what it calls to make one."""
+    """Return the part for a message of a stage's method; `inner` is its frame, or that of the helper that it calls."""
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
-    carried, argument, way = _CARRIES[name]
+    carried, argument, distance, _ = _CARRIES[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
     if not isinstance(own, int) or not isinstance(batch, int):
         return None
-    told = [inner.f_locals.get("dst"), inner.f_locals.get("grad_recv_stage")]
-    told.append(getattr(inner.f_locals.get("info"), "source", None))
-    other = next((each for each in told if isinstance(each, int)), own + way)
+    known = inner.f_locals
+    stages = [known.get("dst"), known.get("grad_recv_stage"), getattr(known.get("info"), "source", None)]
+    other = next((each for each in stages if isinstance(each, int)), own + distance)
     source, target = (own, other) if name.endswith("send_ops") else (other, own)
     return Part(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
 
 
 def _agrees_on_shapes(reading: Reading, frame: FrameType) -> None:
-    """Ranks agree on whether stages know their shapes: before torch 2.15 by messages, from it on by a collective."""
+    """Reader of the agreement on whether stages know their shapes; it uses messages before torch 2.15."""
     if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
         reading.part = Part(Parallelism.PIPELINE, "agreement on how shapes are known")
 
@@ -264,7 +252,7 @@ def _receives_metadata(reading: Reading, frame: FrameType) -> None:
 
 
 def _infers_shapes(reading: Reading, frame: FrameType) -> None:
-    """Torch 2.11: a stage takes shapes from the one before it, and tells its own to the one behind it."""
+    """Reader for torch 2.11: a stage receives shapes from the stage before it, and sends its own to the next one."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1
@@ -289,7 +277,6 @@ _UNIT = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 _SENDING = "torch.distributed.tensor._collective_utils"
 _STYLE = "torch.distributed.tensor.parallel.style"
-_SIDES = ("_prepare_input_fn", "_prepare_output_fn")
 _TO_OTHERS = "torch.distributed.checkpoint.utils"
 
 PARALLELISM: dict[tuple[str, str], Reader] = {
@@ -301,7 +288,7 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor._api", "full_tensor"): _says("for full_tensor"),
     (_SENDING, "mesh_scatter"): _distributes("scatter of shards"),
     (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
-    **{(_STYLE, name): _prepares_layer for name in _SIDES},
+    **{(_STYLE, name): _prepares_layer for name in ("_prepare_input_fn", "_prepare_output_fn")},
     (_SCHEDULES, "_initialize_pipeline_distributed_state"): _agrees_on_shapes,
     **{(_STAGE, name): _agrees_on_shapes for name in ("_warmup_forward_vote", "_warmup_backward_result")},
     (_STAGE, "_send_meta"): _sends_metadata,
@@ -309,4 +296,65 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     (_STAGE, "_shape_inference"): _infers_shapes,
     **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
 }
-"""By module and name of the function. What calls from one that a later torch renames counts as the user's."""
+"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""
+
+
+class OptimizerSteps:
+    """Counts the steps of one rank's optimizers."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self) -> None:
+        self._done: Any = WeakIdKeyDictionary()
+
+    def of(self, optimizer: Optimizer) -> int:
+        """Return the current step of an optimizer, from 1."""
+        done: int = self._done.get(optimizer, 0)
+        return done + 1
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Count the step."""
+        self._done[optimizer] = self.of(optimizer)
+
+
+def _sends_updates(reading: Reading, frame: FrameType) -> None:
+    reading.stepped = frame.f_locals.get("self")
+    _is_of_optimizer(reading, reading.stepped, "updated parameters")
+
+
+def _collects_state(reading: Reading, frame: FrameType) -> None:
+    _is_of_optimizer(reading, frame.f_locals.get("self"), COLLECTS_STATE)
+
+
+def _averages(reading: Reading, frame: FrameType) -> None:
+    optimizer = frame.f_locals.get("self")
+    done = getattr(getattr(optimizer, "averager", None), "step", None)
+    reading.step = done + 1 if isinstance(done, int) else None
+    _is_of_optimizer(reading, optimizer, "average of parameters")
+
+
+def _is_of_optimizer(reading: Reading, optimizer: Any, action: str) -> None:
+    """Set the part, named after the optimizer and the one that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
+    if reading.part is None:
+        what = f"{type(optimizer).__name__}({type(getattr(optimizer, 'optim', None)).__name__})"
+        reading.part = Part(Parallelism.OPTIMIZER, what, action)
+
+
+def _takes_norm(reading: Reading, frame: FrameType) -> None:
+    """Reader of a redistribution for the norm of all gradients; the outermost function gives the detail."""
+    part = reading.part
+    if part is not None and part.parallelism in (Parallelism.DTENSOR, Parallelism.NORM):
+        name = frame.f_code.co_name.removeprefix("_")
+        reading.part = part._replace(parallelism=Parallelism.NORM, detail=f"for {name}")
+
+
+_ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
+_CLIPPING = "torch.nn.utils.clip_grad"
+
+OPTIMIZERS: dict[tuple[str, str], Reader] = {
+    (_ZERO, "_sync_params"): _sends_updates,
+    (_ZERO, "consolidate_state_dict"): _collects_state,
+    ("torch.distributed.optim.post_localSGD_optimizer", "step"): _averages,
+    **{(_CLIPPING, name): _takes_norm for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")},
+}
+"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""

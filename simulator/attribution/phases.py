@@ -1,25 +1,25 @@
-"""Phases: which functions of a DDP engine stand for what, read from the stack of a call.
+"""Phases: the functions of a DDP engine that make calls, by phase, and how they are read from the stack of a call.
 
-torch's functions are listed here by module and name. Another engine declares its own, in the modules they stand in:
+torch's functions are listed here by module and name. Another engine declares its functions in their modules:
 
     __ddp_phases__ = {"_launch_bucket": "bucket", "_sync_buffers": "buffers", "_announce": "join control"}
 
-maps names of functions to values of `Phase`. The rest may be told by the function's `self`: a method `__ddp_call__()`
-that returns a dict with any of the keys `wrapper` (the object that stands for the wrapper and has the `process_group`;
-`self` if left out), `bucket`, `step`, `shadow`, `parameters` and `hook` (true where a communication hook reduces
-the buckets); and, in the first call that says that the rank ran out of input, `joined`: the models of the join.
+maps names of functions to values of `Phase`. The function's `self` may have a method `__ddp_call__()` that returns a
+dict with any of the keys `wrapper` (the object that has the `process_group`; by default `self`), `bucket`, `step`,
+`shadow`, `parameters`, `hook` (true if a communication hook reduces the buckets), and, in the first call after the rank
+ran out of input, `joined`: the models of the join.
 """
 
 from __future__ import annotations
 
+import re
 from types import CodeType, FrameType
+from typing import Any
 
-from ddpsim.simulator.attribution.optimizer_parts import OPTIMIZERS
-from ddpsim.simulator.attribution.parallelism import PARALLELISM
+from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
-from ddpsim.simulator.attribution.traced_lines import is_compiled, is_graph
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.runtime.call_sites import is_users, site_at
+from ddpsim.simulator.runtime.call_sites import is_users, is_users_file, site_at, site_in
 from ddpsim.simulator.runtime.rank_body import RankBody
 
 DECLARATION = "__ddp_phases__"
@@ -32,13 +32,13 @@ class PhaseTable:
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
-        """By id of the code object, whose own hash is slow."""
+        """The reader of each known function, by id of its code object, whose hash is slow."""
         self.compiled: set[int] = set()
-        """Those, of the user's program, that torch's compiler has rewritten."""
+        """The ids of the functions of the user's program that torch's compiler has rewritten."""
         self._sites: dict[tuple[int, int], Site] = {}
-        """By id of the code object and instruction: to count lines up to it takes longer than to look at ten frames."""
+        """Known lines, by id of the code object and instruction: finding the line of an instruction is slow."""
         self._codes: list[CodeType] = []
-        # They are kept, so that no other code object gets the id of one of them.
+        # Kept, so that no other code object gets the id of one of them.
 
     def learn(self, frame: FrameType) -> Reader:
         """Find the reader of a frame's function."""
@@ -49,7 +49,7 @@ class PhaseTable:
         return reader
 
     def site_at(self, frame: FrameType) -> Site:
-        """The line that a frame of the user's program is at, whose reader is known."""
+        """Return the current line of a frame of the user's program whose reader is known."""
         place = id(frame.f_code), frame.f_lasti
         site = self._sites.get(place)
         if site is None:
@@ -58,11 +58,11 @@ class PhaseTable:
 
 
 def says_nothing(reading: Reading, frame: FrameType) -> None:
-    """Reader of a function that no DDP engine has declared: reads nothing."""
+    """Reader of a function of no interest: reads nothing."""
 
 
 def backward_runs(reading: Reading, frame: FrameType) -> None:
-    """The engine of autograd: what is issued right below it, the Reducer issues; what Python does, the user does."""
+    """Reader of autograd's engine: a call directly below it comes from the Reducer, one from Python is the user's."""
     reading.is_complete = True
 
 
@@ -98,17 +98,17 @@ def _declared(phase: Phase) -> Reader:
         if reading.phase is None:
             reading.phase = phase
             reading.owner = frame.f_locals.get("self")
-            reading.told = getattr(reading.owner, "__ddp_call__", dict)()
-            reading.owner = reading.told.get("wrapper", reading.owner)
-            reading.joining = reading.told.get("joined")
-            reading.is_hooks = phase is Phase.BUCKET and reading.told.get("hook", False)
+            reading.declared = getattr(reading.owner, "__ddp_call__", dict)()
+            reading.owner = reading.declared.get("wrapper", reading.owner)
+            reading.joining = reading.declared.get("joined")
+            reading.is_hooks = phase is Phase.BUCKET and reading.declared.get("hook", False)
         reading.is_complete = True
 
     return read
 
 
 def _means(phase: Phase) -> Reader:
-    """The function stands for a phase; whose, is said by it or further out."""
+    """Return the reader of a function that sets the phase; a frame further out may give the wrapper."""
 
     def read(reading: Reading, frame: FrameType) -> None:
         if reading.phase is None:
@@ -119,7 +119,7 @@ def _means(phase: Phase) -> Reader:
 
 
 def _belongs_to(name: str, phase: Phase) -> Reader:
-    """A method of DDP, or one that has it as local `name`; it stands for `phase` if nothing further in did."""
+    """Return the reader of a function whose local `name` is the wrapper; it sets `phase` if no frame further in did."""
 
     def read(reading: Reading, frame: FrameType) -> None:
         reading.phase = reading.phase or phase
@@ -155,7 +155,7 @@ def _shadows(reading: Reading, frame: FrameType) -> None:
 def _counts_joined(reading: Reading, frame: FrameType) -> None:
     _controls_join(reading, frame)
     join_exit = frame.f_back
-    # A rank takes itself for the last to join until its first count says that it is not.
+    # A rank assumes that it joins last until its first count shows otherwise.
     if join_exit is not None and join_exit.f_locals.get("is_last_joiner"):
         reading.joining = reading.has_joined._joinables
 
@@ -223,4 +223,34 @@ _TORCH: dict[tuple[str, str], Reader] = {
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _reduces_at_once,
     ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
 }
-"""By module and name of the function. What calls from one that a later torch renames counts as the user's."""
+"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""
+
+_GRAPH = "<eval_with_key>"
+_COMPILED = "__compiled_fn"
+"""The beginning of the names by which a rewritten function calls its graph."""
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
+
+
+def is_graph(code: CodeType) -> bool:
+    """Return whether torch.fx made the function from a graph."""
+    return code.co_filename.startswith(_GRAPH)
+
+
+def is_compiled(code: CodeType) -> bool:
+    """Return whether torch's compiler has rewritten the function to call a graph."""
+    return any(name.startswith(_COMPILED) for name in code.co_names)
+
+
+def traced_from(graph: FrameType) -> list[Site]:
+    """Return the lines of the program from which the current node of a graph was traced, innermost first.
+
+    A compiled function stays at its first line while its graph runs, but the nodes of the graph remember the stack in
+    which they were traced. Code from inductor remembers nothing: then the result is [].
+    """
+    module: Any = graph.f_locals.get("self")
+    index = getattr(module, "_lineno_map", {}).get(graph.f_lineno - getattr(module, "_prologue_start", 0))
+    if index is None:
+        return []
+    node = list(module.graph.nodes)[index]
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return [site_in(path, int(line), function) for path, line, function in frames[::-1] if is_users_file(path)]

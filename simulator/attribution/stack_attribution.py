@@ -1,4 +1,4 @@
-"""The facts about a call that its stack gives, gathered frame by frame."""
+"""The facts about a call that its stack contains, gathered frame by frame."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from ddpsim.simulator.calls import Part, Phase
 
 
 class Reading:
-    """What the stack has said about a call so far, from the innermost frame outwards.
+    """The facts about a call that were read from its stack so far, from the innermost frame outwards.
 
-    A call says two or three of these, so the others stay the class's.
+    A call sets only a few of them, so the defaults are attributes of the class.
     """
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        """Of the call."""
+        """The operation of the call."""
 
     phase: Phase | None = None
     owner: Any = None
-    """The DDP instance, or whatever object stands for a wrapper."""
+    """The DDP instance, or the object that another engine gives as its wrapper."""
     innermost: FrameType | None = None
-    """The frame that told the phase; its `self` is the owner if no frame further out tells better."""
+    """The frame that set the phase; its `self` is the owner unless a frame further out gives another one."""
     reducer: Any = None
-    """The Reducer that calls from C++, if it is known."""
+    """The Reducer that makes the call from C++, if it is known."""
     bucket: int | None = None
     has_joined: Any = None
     """The join context that makes this call for a rank that ran out of input."""
     joining: Any = None
-    """The members of the join in which this call says, as the first, that the rank ran out of input."""
+    """The members of a join; set by the first call after the rank ran out of input."""
     ends_join: bool = False
     continues: Any = None
     """The pending call whose completion led to this one."""
-    told: dict[str, Any] | None = None
-    """What an engine says itself."""
+    declared: dict[str, Any] | None = None
+    """The facts that another engine declares about the call; see phases.py."""
     is_hooks: bool = False
-    """A communication hook makes the call."""
+    """True if a communication hook makes the call."""
     part: Part | None = None
-    """What of torch's other parallelism makes the call; the innermost frame that knows tells."""
+    """The part of another parallelism of torch that makes the call; set by the innermost frame that knows it."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters that such a part moves."""
     stepped: Any = None
-    """A parameter by whose updates the steps of the part are counted, or an optimizer by its own."""
+    """The optimizer, or a parameter, whose updates count as steps of the part."""
     step: int | None = None
-    """The step of the part, where torch counts it."""
+    """The step of the part, if torch counts it."""
     graph: FrameType | None = None
-    """The innermost graph that torch's compiler has made."""
+    """The innermost frame of a graph from torch's compiler."""
     is_complete: bool = False
-    """The frames further out have nothing to add."""
+    """True if frames further out need not be read."""
 
 
 Reader = Callable[[Reading, FrameType], None]

@@ -1,10 +1,9 @@
-"""What a program calls the tensors that it brings to a call of its own, so that those that meet can be compared.
+"""The program's names for the tensors of its calls, so that the tensors of matched calls can be compared by name.
 
-Looked for in the locals of the user's function that makes the call, and of up to two that called it, in what `self` has
-there, and in nothing else: a parameter of a module or its gradient, an entry of an optimizer's state, and an entry of a
-dictionary, by its key. Where the tensor was made of an entry, the loop's variable may tell: a string that is a key of
-such a dictionary, or in such a list or set. At a line where this finds nothing a few times over, or has found a name
-often enough, it is not looked for any more.
+Names come from the locals of the user's function that makes the call, of up to two functions that called it, and from
+the attributes of their `self`: a parameter of a module or its gradient, an entry of an optimizer's state, or an entry
+of a dictionary. Otherwise a loop variable may name the tensor: a string that is a key of such a dictionary, or in such
+a list or set. At a line where no name was found a few times, or often enough, the search stops.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
+from types import FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,39 +29,37 @@ _MEETING = frozenset(
     for row in OPERATIONS.values()
     if (row.reduces or row.movement is Movement.BROADCAST) and row.shapes is not Shapes.PER_MEMBER
 )
-"""Operations that make one tensor of those that meet: another name is another meaning."""
+"""Operations that combine the tensors of all ranks into one: another name on some rank is an error."""
 _GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
-"""Those that lay them side by side, so that a program may bring others on purpose. What objects become is in these."""
+"""Operations that collect the tensors of all ranks side by side; a program may pass different ones on purpose."""
 NAMED = _MEETING | _GATHERING
-"""Operations whose tensors are named. Not messages: an exchange of borders sends `left` where it receives `right`. Not
-the lists that have a tensor for each rank: their order is that of the ranks."""
+"""Operations whose tensors are named. Not messages: an exchange of borders sends `left` and receives `right`. Not
+operations with a list that has a tensor for each rank: the list is in rank order."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
 _TELLS_NOTHING = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
-"""Types of values in a scope that no name is found by: neither parts of a program nor containers."""
+"""Types of values in a scope that lead to no name: neither modules and optimizers nor containers."""
 _FRAMES = 3
 _MISSES = 8
 _MOST_TENSORS = 64
-"""Those of a call that brings more are not named."""
+"""The tensors of a call with more tensors are not named."""
 _MOST_ENTRIES = 1000
-"""Larger containers are not looked through."""
+"""Larger containers are not searched."""
 _OPTIMIZED = 0x1
-"""Of a function, whose locals are copied for who asks; see CO_OPTIMIZED in Python's `inspect`."""
+"""The flag of a function whose `f_locals` are a copy; see CO_OPTIMIZED in Python's `inspect`."""
 
 
 class TensorNames:
-    """Looks for the names of one rank's tensors."""
+    """Finds the names of one rank's tensors."""
 
     def __init__(self) -> None:
         self._misses: dict[tuple[int, int], int] = defaultdict(int)
         self._found: dict[tuple[int, int], int] = defaultdict(int)
-        self._codes: dict[int, CodeType] = {}
-        """By id, as the hash of a code takes longer than all else here; kept, so that an id means one code."""
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
     def of(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
-        """The names of the tensors that the function of a frame brings to a call; () if one has none."""
+        """Return the names of the tensors that the function of a frame passes to a call; () if one has none."""
         line = id(frame.f_code), frame.f_lineno
         if (
             self._misses.get(line, 0) >= _MISSES
@@ -85,7 +82,7 @@ class TensorNames:
         try:
             with torch._C.DisableTorchFunction():
                 return self._look(tensor, frame)
-        except Exception:  # of the program's own objects, which may do what they like when they are looked at
+        except Exception:  # an object of the program may raise when its attributes are read
             return None
 
     def _look(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
@@ -96,7 +93,7 @@ class TensorNames:
             own = outer.f_locals
             values = dict(own)
             if outer.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
-                own.clear()  # a copy, which would keep everything in it alive
+                own.clear()  # the copy would keep its values alive
             if (found := self._in_scope(tensor, values)) is not None:
                 return found
             outer = outer.f_back if outer.f_code.co_filename == frame.f_code.co_filename else None
@@ -104,7 +101,7 @@ class TensorNames:
 
     def _in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
         telling = [named for named in values.items() if type(named[1]) not in _TELLS_NOTHING]
-        if not telling:  # as in most scopes, and this is asked at each call
+        if not telling:  # the fast path: most scopes have none, and every call asks
             return None
         if "self" in values:
             telling += _attributes_that_tell(values["self"])
@@ -134,7 +131,7 @@ def _among(tensor: Tensor, named: list[tuple[str, Tensor]]) -> str | None:
         return None
     for name, each in named:
         if type(each) not in _PLAIN:
-            continue  # a part of a tensor on a mesh, or one that is not there yet
+            continue  # a DTensor, or an uninitialized parameter
         if each is tensor or _is_at(each, tensor):
             return name
         gradient = each.grad if each.is_leaf else None
@@ -144,7 +141,7 @@ def _among(tensor: Tensor, named: list[tuple[str, Tensor]]) -> str | None:
 
 
 def _is_at(one: Tensor, other: Tensor) -> bool:
-    """True for two tensors of the same memory, such as a parameter and its `.data`."""
+    """Return whether two tensors have the same memory, such as a parameter and its `.data`."""
     is_plain = type(one) in _PLAIN and one.layout is other.layout is torch.strided
     return is_plain and one.shape == other.shape and one.numel() > 0 and one.data_ptr() == other.data_ptr() != 0
 

@@ -1,14 +1,11 @@
-"""DDP wrappers: which there are on each rank, and what torch's own tell while they run.
+"""The DDP wrappers of each rank, and the replaced functions that report what torch's wrappers do.
 
-torch's DistributedDataParallel runs as it is. While an execution runs, four of its functions tell where it stands:
-`_ddp_init_helper` (there is a new Reducer), `Reducer.prepare_for_forward` and `prepare_for_backward` (the first and
-the last that a synchronising forward does) and `_register_comm_hook` (so that what a communication hook calls is known
-to be its bucket's).
+torch's DistributedDataParallel is not changed, but four functions are replaced during an execution:
+`_ddp_init_helper` (reports a new Reducer), `Reducer.prepare_for_forward` and `prepare_for_backward` (the first and the
+last step of a synchronising forward) and `_register_comm_hook` (the calls of a hook belong to its bucket).
 
-Wrappers are numbered within their process group, because its members have to construct them in the same order; a
-wrapper on another group, which only some of them have, shifts nothing.
-
-Another engine is numbered at its first call (phases.py).
+Wrappers are numbered within their process group, because its members construct them in the same order. A wrapper of
+another engine gets its number at its first call (phases.py).
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.attribution.wrapper import PROGRESS, Observer, Wrapper
+from ddpsim.simulator.diagnosis.rank_errors import FROZEN
 
 
 class WrapperRegistry:
@@ -26,11 +24,11 @@ class WrapperRegistry:
 
     def __init__(self, running_rank: Callable[[], int | None], latest_step: Callable[[str, int], int]) -> None:
         self.running_rank = running_rank
-        """The rank whose thread asks; None outside ranks."""
-        self._latest_step = latest_step
-        """The latest step of a wrapper on any rank, as calls say: by its group's label, and its number there."""
+        """Returns the rank of the current thread; None outside ranks."""
+        self.latest_step = latest_step
+        """Returns the latest step of a wrapper on any rank, by its group's label and its number in the group."""
         self._of_owner: dict[int, Wrapper] = {}
-        """By id, which another object may have later; a dictionary of weak keys is slower."""
+        """By id, which another object may have later; a WeakKeyDictionary is slower."""
         self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
         self._by_rank: dict[int, list[Wrapper]] = {}
         self._last_hooked: dict[int, Wrapper] = {}
@@ -38,44 +36,40 @@ class WrapperRegistry:
         self.observers: list[Observer] = []
 
     def of(self, owner: Any) -> Wrapper | None:
-        """The wrapper that a DDP instance, or what an engine says stands for one, is; None if it has no process group.
+        """Return the wrapper of a DDP instance, or of another engine's object; None if that has no process group.
 
-        It is numbered when it is first asked for, which is at its first call or at the end of its construction.
+        At the first time, which is its first call or the end of its construction, the wrapper gets its number.
         """
         wrapper = self._of_owner.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number(owner)
 
     def of_reducer(self, reducer: Any) -> Wrapper | None:
-        """The wrapper that a Reducer belongs to."""
+        """Return the wrapper that a Reducer belongs to."""
         return self._of_reducer.get(reducer)
 
     def of_rank(self, rank: int) -> Sequence[Wrapper]:
-        """A rank's wrappers, in order of construction."""
+        """Return a rank's wrappers, in order of construction."""
         return self._by_rank.get(rank, ())
 
     def around(self, module: Any) -> Sequence[Wrapper]:
-        """The running rank's wrappers that have this as their inner module."""
+        """Return the running rank's wrappers of an inner module."""
         rank = self.running_rank()
         return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
 
     def reducing(self, rank: int) -> Wrapper | None:
-        """The wrapper whose Reducer makes the call that comes out of the rank's backward."""
+        """Return the wrapper whose Reducer makes the current call in the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
     def watch_backward(self, wrapper: Wrapper) -> None:
-        """Notify observers of the backwards of another engine's wrapper; for torch's wrappers that happens anyway."""
+        """Notify observers of the backwards of another engine's wrapper, as of those of torch's wrappers."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
-
-    def align(self, wrapper: Wrapper) -> None:
-        """The ranks meet at the end of join: ranks that ran out of input take over the others' step."""
-        wrapper.align(self._latest_step(*wrapper.key))
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
     def reducer_maker(self, original: Callable[..., None]) -> Callable[..., None]:
-        """For `DistributedDataParallel._ddp_init_helper`, which makes the Reducer, also of a copy."""
+        """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer, also of a copy."""
 
         @wraps(original)
         def ddp_init_helper(module: Any, *arguments: Any, **options: Any) -> None:
@@ -91,7 +85,7 @@ class WrapperRegistry:
         return ddp_init_helper
 
     def forward_marker(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """For `Reducer.prepare_for_forward`."""
+        """Replace `Reducer.prepare_for_forward`."""
 
         def prepare_for_forward(reducer: Any) -> None:
             wrapper = self._of_reducer.get(reducer)
@@ -102,7 +96,7 @@ class WrapperRegistry:
         return prepare_for_forward
 
     def backward_marker(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        """For `Reducer.prepare_for_backward`, the last that a synchronising forward does."""
+        """Replace `Reducer.prepare_for_backward`, the last step of a synchronising forward."""
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             wrapper = self._of_reducer.get(reducer)
@@ -113,7 +107,7 @@ class WrapperRegistry:
         return prepare_for_backward
 
     def hook_marker(self, original: Callable[..., None]) -> Callable[..., None]:
-        """For `torch.distributed._register_comm_hook`. The function that runs the hook is found on the stack."""
+        """Replace `torch.distributed._register_comm_hook`, so that the stack shows the function that runs the hook."""
 
         def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
             wrapper = self._of_reducer.get(reducer)
@@ -130,7 +124,7 @@ class WrapperRegistry:
         return register_comm_hook
 
     def uninstall(self) -> None:
-        """Take the hooks off the parameters again, which a program may have returned."""
+        """Remove the hooks from the parameters, which a program may have returned."""
         for hook in self._hooks:
             hook.remove()
 
@@ -149,10 +143,10 @@ class WrapperRegistry:
         return wrapper
 
     def _tell_apart(self, wrapper: Wrapper) -> None:
-        """Note [Whose backward]. With several wrappers on a rank, their parameters say whose Reducer calls next.
+        """Hook the parameters, so that it is known which wrapper's Reducer makes the next call of a backward.
 
-        A post-accumulate-grad hook runs just before the Reducer's own hook of the same parameter. It also tells of
-        gradients that come too late, so with observers every wrapper has it.
+        A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper on a
+        rank needs no hooks, except for observers, to report late gradients.
         """
         mine = self._by_rank[wrapper.rank]
         if self.observers:
@@ -172,3 +166,25 @@ class WrapperRegistry:
             for parameter in wrapper.module.parameters():
                 if parameter.requires_grad:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(note))
+
+
+def parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of parameters that an error of torch's Reducer reports by index.
+
+    The result is () if the rank has several wrappers or its model was deleted. A Reducer counts the parameters that
+    required a gradient when the model was wrapped, without ignored ones; FROZEN follows the name of a parameter that no
+    longer requires one.
+    """
+    mine = wrappers.of_rank(rank)
+    names = _reduced(mine[0]) if len(mine) == 1 else []
+    return tuple(names[index] for index in indices) if max(indices, default=0) < len(names) else ()
+
+
+def _reduced(wrapper: Wrapper) -> list[str]:
+    if wrapper.module is None:
+        return []
+    ignored = getattr(wrapper.module, "parameters_to_ignore", ())
+    named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
+    if not wrapper.reduced:  # its buckets are not known yet, so no parameter was frozen since
+        return [name for name, parameter in named if parameter.requires_grad]
+    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if wrapper.is_reduced(name)]

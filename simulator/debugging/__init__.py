@@ -1,6 +1,5 @@
 """pdb inside ranks: the debugger itself, and its commands that show all ranks of an execution.
 
 A debugger runs on the thread, or in the process, of the rank that it debugs. The thread that started the execution
-reads its input and writes its output. Its questions about other ranks are answered from an immutable view of the
-kernel's state (`answers.py`). While a debugger is open, no other rank runs and the time limits are paused.
+reads its input and writes its output. While a debugger is open, no other rank runs and the time limits are paused.
 """

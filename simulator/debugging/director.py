@@ -6,7 +6,6 @@ It is a scheduling policy: it first replays recorded choices, then takes those t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import ChoicePoint, Start
@@ -20,8 +19,6 @@ from ddpsim.simulator.debugging.goals import (
     GoesOn,
     NextCall,
     UntilCall,
-    call_before,
-    step_before,
     until_call,
 )
 from ddpsim.simulator.debugging.session_host import CannotError
@@ -30,13 +27,6 @@ from ddpsim.simulator.runtime.prompt_server import ReadLine, read_line
 
 Save = Callable[[tuple[int, ...], str], str]
 """Saves the choices made so far, under a name or "", and returns the reply to the user. Raises CannotError."""
-
-
-class DebuggerOpener(Protocol):
-    """Opens a debugger where a directed run pauses."""
-
-    def stop(self, rank: int, header: str) -> None:
-        """Open a debugger in a rank until the user continues the program. The run may have ended then."""
 
 
 class Director:
@@ -56,8 +46,9 @@ class Director:
         self.start = start
         """How the ranks start; None for the default of the program."""
         self.read = read
-        self.opener: DebuggerOpener | None = None
-        """Set by the code that runs the ranks."""
+        self.open_debugger: Callable[[int, str], None] | None = None
+        """(rank, header) -> opens a debugger in a rank until the user continues the program; the run may have ended
+        then. Set by the code that runs the ranks."""
         self._requests = 0
         """The number of requests so far at which another rank may run first."""
         self._is_made = True
@@ -124,9 +115,9 @@ class Director:
         """Pause here. `steps` is given at the end of a run. The next debugger command sets the next goal."""
         header = f"{self.missed(steps)}\n{header}" if steps is not None and self.missed(steps) else header
         self.goal = None
-        assert self.opener is not None, "the code that runs the ranks sets it"
+        assert self.open_debugger is not None, "the code that runs the ranks sets it"
         try:
-            self.opener.stop(rank, header)
+            self.open_debugger(rank, header)
         finally:
             self._call = None
 
@@ -155,16 +146,25 @@ class Director:
             self._switch(argument.strip(), run)
         elif word == "save":
             return self._saved(choices(), argument.strip())
-        elif argument.strip() == "call":
+        else:
+            raise GoBackError(self._earlier_goal(argument.strip(), rank, run), choices())
+        return ""
+
+    def _earlier_goal(self, argument: str, rank: int, run: Run) -> Goal:
+        """Return the goal of `back` or `back call`. Raises CannotError at the beginning of the run."""
+        if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:
                 made = self._call.number
-            raise GoBackError(call_before(rank, made), choices())
-        elif argument.strip():
-            raise CannotError(f"back takes `call` or no argument, found {argument.strip()!r}")
-        else:
-            raise GoBackError(step_before(self._requests, is_made=self._is_made), choices())
-        return ""
+            if not made:
+                raise CannotError(f"cannot go back: rank {rank} has made no call yet")
+            return CallOfRank(rank, made - 1)
+        if argument:
+            raise CannotError(f"back takes `call` or no argument, found {argument!r}")
+        number = self._requests if self._is_made else self._requests - 1
+        if number < 1:
+            raise CannotError("cannot go back: this is the beginning of the run")
+        return AtRequest(number)
 
     def _switch(self, argument: str, run: Run) -> None:
         ranks = run.ranks

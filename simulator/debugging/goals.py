@@ -81,21 +81,3 @@ def until_call(argument: str) -> UntilCall:
     if found is None:
         raise CannotError(f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9")
     return UntilCall(found[1], int(found[2]))
-
-
-def call_before(rank: int, calls_made: int) -> CallOfRank:
-    """Return the goal of `back call`. Raises CannotError if the rank has made no call."""
-    if not calls_made:
-        raise CannotError(f"cannot go back: rank {rank} has made no call yet")
-    return CallOfRank(rank, calls_made - 1)
-
-
-def step_before(requests: int, *, is_made: bool) -> AtRequest:
-    """Return the goal of `back`. `is_made`: the latest of the `requests` was made, not only about to be made.
-
-    Raises CannotError at the beginning of the run.
-    """
-    number = requests if is_made else requests - 1
-    if number < 1:
-        raise CannotError("cannot go back: this is the beginning of the run")
-    return AtRequest(number)

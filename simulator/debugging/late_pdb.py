@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -18,12 +18,11 @@ from ddpsim.simulator.debugging.session_host import SessionHost
 from ddpsim.simulator.runtime.replaced import Replaced
 
 
-class LatePdb:
+class LatePdb(MetaPathFinder):
     """Replaces pdb's debugger class by that of one execution."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
-        self._finder: _Finder | None = None
         self._replaced = Replaced()
 
     def install(self) -> None:
@@ -32,16 +31,33 @@ class LatePdb:
         if module is not None:
             self._replace(module)
         else:
-            self._finder = _Finder(self._replace)
-            sys.meta_path.insert(0, self._finder)
+            sys.meta_path.insert(0, self)
 
     def uninstall(self) -> None:
         """Restore `pdb.Pdb`. May be called twice."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
-        self._finder = None
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
         if self._replaced:
             self._replaced.put_back()
             _let_pytest_ask_again()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of pdb, with a loader that also replaces the class."""
+        if fullname != "pdb":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module  # the loader is an ordinary one from here on
+                execute(module)
+                self._replace(module)
+
+            loader.exec_module = exec_module
+        return spec
 
     def _replace(self, module: Any) -> None:
         if not self._replaced:
@@ -62,35 +78,3 @@ def made_for(session_host: SessionHost) -> type[Any]:
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger
 
     return type("Pdb", (RankDebugger,), {"session_host": session_host})
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, then: Callable[[Any], None]) -> None:
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "pdb":
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
-        return spec
-
-
-class _Loader(Loader):
-    """Loads pdb, then calls a function that changes it."""
-
-    def __init__(self, loader: Loader, then: Callable[[Any], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then(module)

@@ -12,12 +12,11 @@ from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
-from ddpsim.simulator.debugging.frames import last_frame, outermost, program_frame, within_program
 from ddpsim.simulator.debugging.lines import Console, Lines
 from ddpsim.simulator.debugging.session_host import CannotError, SessionHost, Topic
-from ddpsim.simulator.debugging.stacks import counted
+from ddpsim.simulator.debugging.stacks import counted, last_frame, outermost, program_frame, within_program
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.runtime.call_sites import is_projects, package_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards, is_projects, package_of
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
 """Modules that run the program and do not belong to it."""
@@ -31,7 +30,10 @@ class RankDebugger(pdb.Pdb):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._visitor: Visitor | None = None
+        self._is_visit = False
+        """True while this is a session in another rank than the paused one."""
+        self._visit_ended_by = ""
+        """The command that ended that session."""
         self._awaits_program = False
 
     def interaction(self, frame: FrameType | None, *traceback: Any) -> None:
@@ -70,7 +72,7 @@ class RankDebugger(pdb.Pdb):
                 self.session_host.leave(error)
             finally:
                 self.stdin, self.stdout, self.use_rawinput, self.prompt = kept
-            if self.quitting and self._visitor is None:
+            if self.quitting and not self._is_visit:
                 self.session_host.leave(bdb.BdbQuit())
             self.session_host.share_breakpoints()
 
@@ -85,14 +87,14 @@ class RankDebugger(pdb.Pdb):
 
         If the program has raised an exception, this is a post-mortem session on it.
         """
-        self._visitor = visitor = Visitor()
+        self._is_visit, self._visit_ended_by = True, ""
         frame, error = program_frame(sys._getframe()), sys.exc_info()[1]
         try:
             self.reset()
             self.interaction(frame, None if frame is not None else within_program(error))
         finally:
-            self._visitor = None
-        return visitor.then
+            self._is_visit = False
+        return self._visit_ended_by
 
     def begin(self) -> None:
         """Pause at the first line of the program that this thread is about to run."""
@@ -212,7 +214,7 @@ class RankDebugger(pdb.Pdb):
         reaches the library frames below it.
         """
         stack, index = super().get_stack(f, t)
-        if t is None or self._visitor is None:
+        if t is None or not self._is_visit:
             return stack, index
         own = (number for number in range(index, -1, -1) if is_projects(stack[number][0].f_code))
         return stack, next(own, index)
@@ -239,8 +241,9 @@ class RankDebugger(pdb.Pdb):
         if self.session_host.who() == f"rank {int(argument)}":
             self.print_stack_entry(self.stack[self.curindex])
             return None
-        if self._visitor is not None:
-            return self._end_visit(f"rank {int(argument)}")
+        if self._is_visit:
+            self._visit_ended_by = f"rank {int(argument)}"
+            return True
         visited = self.session_host.visit(int(argument))
         if visited.problem:
             self.error(visited.problem)
@@ -322,41 +325,21 @@ class RankDebugger(pdb.Pdb):
             self.message(reply)
         return True
 
-    def _end_visit(self, then: str) -> bool:
-        assert self._visitor is not None
-        self._visitor.then = then
-        return True
-
     # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
         """Carry out a command. In a visited rank, a command that continues the program is left to the paused rank."""
         is_over = bool(super().onecmd(line))
-        if is_over and self._visitor is not None and not self._visitor.then:
-            if self.quitting:
-                self._visitor.then = "quit"
-                self.quitting = False
-            else:
-                self._stop_here_later()
-                self._visitor.then = "continue"
+        if is_over and self._is_visit and not self._visit_ended_by:
+            self._visit_ended_by = "quit" if self.quitting else "continue"
+            # After n, s and similar commands, pause where they say when the rank runs again.
+            if not self.quitting and (self.stoplineno != -1 or self.breaks):
+                self._trace_program()
+            self.quitting = False
         return is_over
-
-    def _stop_here_later(self) -> None:
-        """After n, s and similar commands: pause where they say when the rank runs again. Does nothing after c."""
-        if self.stoplineno != -1 or self.breaks:
-            self._trace_program()
 
     def _trace_program(self) -> None:
         """Trace this thread, from its program's current frame on."""
-        frame = program_frame(sys._getframe())
-        while frame is not None:
+        for frame in frames_outwards(program_frame(sys._getframe())):
             frame.f_trace = self.trace_dispatch
-            frame = frame.f_back
         sys.settrace(self.trace_dispatch)
-
-
-class Visitor:
-    """A debugger session in another rank; `then` is the command that ended it."""
-
-    def __init__(self) -> None:
-        self.then = ""

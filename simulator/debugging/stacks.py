@@ -1,4 +1,7 @@
-"""Short stacks for a debugger: paths relative to the working folder; frames of installed packages only counted."""
+"""Selects the stack frames that a debugger in a rank shows: the program's, not those of the code that runs it.
+
+Stacks are shown in short: paths relative to the working folder, and frames of installed packages only counted.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from types import FrameType, TracebackType
+from typing import Any
 
-from ddpsim.simulator.runtime.call_sites import package_of
+from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_users, package_of
 
 _FRAME = re.compile(r'^(?=  File ")', re.MULTILINE)
 _PATH = re.compile(r'  File "(.*?)", line ')
+_DEBUGGERS = ("bdb", "cmd", "pdb", "contextlib", "runpy")
 
 
 def brief_stack(stack: str, folder: str) -> str:
@@ -40,3 +46,41 @@ def equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int,
     for rank, stack in stacks:
         ranks.setdefault(stack, []).append(rank)
     return ((tuple(those), stack) for stack, those in ranks.items())
+
+
+def program_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the program that a rank runs; None if the rank does not run its program now."""
+    found = None
+    for each in frames_outwards(frame):
+        if each.f_globals.get("__name__") in STARTS:
+            return found
+        if found is None and is_users(each.f_code) and each.f_globals.get("__name__") not in _DEBUGGERS:
+            found = each
+    return None
+
+
+def last_frame(error: BaseException | TracebackType | None = None, *rest: Any) -> FrameType | None:
+    """Return the frame that raised an error, for post-mortem debugging; None without a traceback."""
+    traceback = error.__traceback__ if isinstance(error, BaseException) else error
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return None if traceback is None else traceback.tb_frame
+
+
+def within_program(error: BaseException | None) -> TracebackType | None:
+    """Return the part of an error's traceback that begins with the program's first frame."""
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None and not is_users(traceback.tb_frame.f_code):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def outermost(frame: FrameType | None) -> FrameType | None:
+    """Return the outermost frame of the user's program. Frames outside it belong to the code that runs it."""
+    found = None
+    for each in frames_outwards(frame):
+        if each.f_globals.get("__name__") in STARTS:
+            break
+        if is_users(each.f_code) and each.f_globals.get("__name__") != "runpy":
+            found = each
+    return found

@@ -11,13 +11,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.debugging.answers import answer
+from ddpsim.simulator.debugging.answers import answer, view_of, why_not_visited
 from ddpsim.simulator.debugging.breakpoints import breakpoints
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.late_pdb import made_for
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
-from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime.call_sites import site_at, stack_text, user_frame
 from ddpsim.simulator.runtime.prompt_server import Streams, show
@@ -182,13 +181,8 @@ class ThreadSessionHost:
             me.asker = asker
         if visited.problem:
             show(f"*** {visited.problem}\n", self._streams)
-        return visited.then or f"rank {self._rank_with_frame()}"
-
-    def _rank_with_frame(self) -> int:
-        """Return a rank whose program has a frame to show: the paused one if it has."""
-        me = self._me()
         frames = self._frames()
-        return me.rank if me is not None and me.rank in frames else next(iter(frames))
+        return visited.then or f"rank {me.rank if me.rank in frames else next(iter(frames))}"
 
     def begin(self, rank: int) -> None:
         """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
-from ddpsim.simulator.diagnosis.message_loops import left_for_messages
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, message_outlier
 from ddpsim.simulator.diagnosis.off_by_one_branch import find_off_by_one_branch
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
-from ddpsim.simulator.diagnosis.uneven import counts
+from ddpsim.simulator.diagnosis.uneven import counts, left_for_messages
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
-
-_NO_RECORD = "and no record shows whether it arrived"
 
 _MOST_CALLS = 4
 """How many different calls a summary lists."""
 
 
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
-    """Return one finding for each reading of the wait-for graph; equal thread deadlocks of many ranks share one."""
+    """Return one finding for each deadlock in the graph; equal thread deadlocks of many ranks share one."""
     snapshot = graph.snapshot
     readings = together(snapshot, graph.readings())
     of_messages = [reading for reading in readings if _is_of_messages(snapshot, reading)]
@@ -35,18 +31,15 @@ def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     odd = message_outlier(snapshot, involved) if of_messages else None
     if odd is None:
         return tuple(_finding(snapshot, reading) for reading in readings)
-    order = sorted(readings, key=lambda reading: _nearness(reading, odd))
-    others = {id(reading) for reading in of_messages if reading is not order[0]}
-    return tuple(
-        _finding(snapshot, reading, odd if reading is order[0] else None, odd if id(reading) in others else None)
-        for reading in order
-    )
+    first, *others = sorted(readings, key=lambda reading: _nearness(reading, odd))
+    roots = [odd if _is_of_messages(snapshot, each) else None for each in others]
+    later = (_finding(snapshot, each, root=root) for each, root in zip(others, roots, strict=True))
+    return (_finding(snapshot, first, odd), *later)
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
     """Return a line for each waiting rank or thread, for a run that ended for another reason."""
-    waiting = [row for rank in snapshot.ranks for row in _rows(snapshot, rank, ended=False)]
-    return table(waiting) if waiting else []
+    return table([row for rank in snapshot.ranks for row in _rows(snapshot, rank, ended=False)])
 
 
 def whereabouts(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -71,7 +64,7 @@ def _finding(
     """Make a finding; `odd` is its cause, `root` the cause of an earlier finding, which may have led to this one."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | Line] = [
-        heading("DEADLOCK", reading.code, snapshot.choice_points),
+        heading(reading.code, snapshot.choice_points),
         *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]
@@ -79,8 +72,7 @@ def _finding(
         lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
         lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
-    lines += _counts(snapshot, reading)
-    lines += _tie(snapshot, reading)
+    lines += [*_counts(snapshot, reading), *_tie(snapshot, reading)]
     sites: list[Site] = []
     one_off = find_off_by_one_branch(snapshot, reading)
     if one_off is not None:
@@ -95,7 +87,7 @@ def _finding(
     if root is not None:
         root_call = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
         lines.append(Line("note", f"this may only be a consequence of the first finding: {root_call}"))
-    ordered = _culprits_first(ranks, culprits)
+    ordered = sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
     leavers = () if _is_of_program(snapshot, reading) else culprits
     sites += [site for rank in ordered for site in _sites(rank, has_left=rank.rank in leavers)]
     ends = [call for rank in ordered for call in (rank.calls or (rank.last_call,)) if call is not None]
@@ -118,7 +110,7 @@ def _counts(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
         missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
     if not missing:
         return []
-    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls if not call.is_point_to_point]
+    calls = [call for call in snapshot.calls_of(reading.victims) if not call.is_point_to_point]
     known = [rank for rank in missing if snapshot.ranks[rank].state is not RankState.UNRECORDED]
     return counts(calls, snapshot.issued, known) if calls else []
 
@@ -141,20 +133,14 @@ def _tie(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
 
 def _is_of_program(snapshot: Snapshot, reading: WaitReading) -> bool:
     """True if ranks wait in collectives that the program calls itself."""
-    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
+    calls = snapshot.calls_of(reading.victims)
     return bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
 
 
 def _is_of_messages(snapshot: Snapshot, reading: WaitReading) -> bool:
     """True if ranks wait for messages, no rank is dead, and no rank waits for its own threads."""
     codes = (Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK)
-    return reading.code in codes and any(
-        call.is_point_to_point for rank in reading.victims for call in snapshot.ranks[rank].calls
-    )
-
-
-def _culprits_first(ranks: Sequence[RankSnapshot], culprits: Collection[int]) -> list[RankSnapshot]:
-    return sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
+    return reading.code in codes and any(call.is_point_to_point for call in snapshot.calls_of(reading.victims))
 
 
 def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
@@ -182,12 +168,12 @@ def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
 
 
 def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
+    """Return the row of a rank's main thread: how it ended, or what it waits for."""
     if rank.state is RankState.RAISED:
         return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
     if rank.state is RankState.UNRECORDED:
-        return Row(
-            rank.rank, f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
-        )
+        what = f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
+        return Row(rank.rank, what)
     if rank.state is RankState.SILENT:
         last = rank.last_call
         return Row(rank.rank, f"made no call {_after(rank)}" if last else "made no call", last.location if last else "")
@@ -234,17 +220,13 @@ def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
 def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
     """Return what the waiting calls belong to (DDP, FSDP, ...) if the program did not make them itself."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
-    texts = [
-        f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}"
-        for call in calls
-        if not call.origin.is_programs
-    ]
-    return [Line("call", text) for text in dict.fromkeys(texts)]
-
-
-def _origin(call: Call) -> str:
-    names = listed(call.origin.parameters, 4)
-    return f"{call.origin.told()} ({names})" if names else call.origin.told()
+    texts: dict[str, None] = {}
+    for call in calls:
+        if not call.origin.is_programs:
+            names = listed(call.origin.parameters, 4)
+            origin = f"{call.origin.told()} ({names})" if names else call.origin.told()
+            texts[f"{call.operation} #{call.sequence}{_on_group(call)} is {origin}"] = None
+    return [Line("call", text) for text in texts]
 
 
 def _after(rank: RankSnapshot) -> str:
@@ -258,21 +240,23 @@ def _on_group(call: Call) -> str:
 
 
 def _summary(snapshot: Snapshot, reading: WaitReading) -> str:
+    """Return one line: the waiting ranks, and what they wait for."""
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
     if reading.code is Code.DEADLOCK_THREADS:
-        return f"threads of {culprits} wait for " + (
-            "each other" if reading.threads else "something that no thread will do"
-        )
+        for_what = "each other" if reading.threads else "something that no thread will do"
+        return f"threads of {culprits} wait for {for_what}"
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return _at_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that no rank will do"
     states = {snapshot.ranks[rank].state for rank in reading.culprits}
     if states & set(OF_RECORDS):
-        return f"{victims} for {culprits}, " + ("which did not arrive" if RankState.SILENT in states else _NO_RECORD)
+        is_silent = RankState.SILENT in states
+        end = "which did not arrive" if is_silent else "and no record shows whether it arrived"
+        return f"{victims} for {culprits}, {end}"
     return f"{victims} for {culprits}, which returned"
 
 

@@ -11,23 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import Call, Origin, Phase
+from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.explain import elided
-from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
-from ddpsim.simulator.diagnosis.message_loops import left_for_messages, unequal_loops
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
+from ddpsim.simulator.diagnosis.explain import elided, sites_text
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
-    are_in_post_hook,
+    advise_post_hooks,
     bucket_left_out,
     is_later_bucket,
-    post_hooks_differ,
 )
-from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
+from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, kind_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
+from ddpsim.simulator.diagnosis.uneven import COUNTERPART, left_for_messages, unequal_loops
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
@@ -41,20 +38,11 @@ def at_fault(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
     """
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
-    if reading.code is Code.DEADLOCK_CYCLE:
-        return (
-            _absent_from_creation(snapshot, reading)
-            or _odd_ones(snapshot, reading)
-            or _left_by_few(snapshot, reading)
-            or reading.culprits
-        )
-    return reading.culprits
-
-
-def _left_by_few(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
-    """Return the ranks that left a loop in which more ranks wait for them; () if both sides have equally many ranks."""
+    if reading.code is not Code.DEADLOCK_CYCLE:
+        return reading.culprits
     left = tuple(left_for_messages(snapshot, reading))
-    return left if 2 * len(left) < len(reading.victims) else ()
+    few = left if 2 * len(left) < len(reading.victims) else ()
+    return _absent_from_creation(snapshot, reading) or _odd_ones(snapshot, reading) or few or reading.culprits
 
 
 def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
@@ -66,8 +54,9 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
         return (Cause.PROCESS_GONE if gone else Cause.DIED).lines(who=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(snapshot, reading, culprits)
-    calls = _calls_of(snapshot, reading.victims)
-    if calls and culprits and culprits != reading.victims and _are_of_records(snapshot, culprits):
+    calls = snapshot.calls_of(reading.victims)
+    are_of_records = all(snapshot.ranks[rank].state in OF_RECORDS for rank in culprits)
+    if calls and culprits and culprits != reading.victims and are_of_records:
         return _advise_of_record(snapshot, calls, culprits)
     if not calls or any(
         isinstance(wait, StoreWait) for rank in reading.culprits for wait in snapshot.ranks[rank].waits
@@ -82,16 +71,11 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
         return parts
     if calls[0].is_point_to_point:
         message = next((call for call in calls if call.peer in culprits), calls[0])
-        counterpart = "recv" if message.operation == "send" else "send"
-        return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=counterpart)
+        return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=COUNTERPART[message.operation])
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
     return _advise_users(snapshot, reading, calls, culprits)
-
-
-def _are_of_records(snapshot: Snapshot, ranks: Sequence[int]) -> bool:
-    return all(snapshot.ranks[rank].state in OF_RECORDS for rank in ranks)
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
@@ -100,8 +84,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
         return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
     if first.is_point_to_point:
-        counterpart = "recv" if first.operation == "send" else "send"
-        return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=counterpart)
+        return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=COUNTERPART[first.operation])
     return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
 
 
@@ -114,10 +97,6 @@ def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) 
     )
 
 
-def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
-    return [call for rank in ranks for call in snapshot.ranks[rank].calls]
-
-
 # --- a rank is missing ------------------------------------------------------------------------------------------------
 
 
@@ -127,17 +106,19 @@ def _advise_users(
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
-    if are_in_post_hook(calls):
-        return post_hooks_differ(calls)
+    post_hooks = advise_post_hooks(calls)
+    if post_hooks:
+        return post_hooks
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
-        return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, site=str(site))
+        return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, fact=str(site))
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
 def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> list[Line]:
+    """Return the advice for ranks that are missing in calls of DDP wrappers."""
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -145,8 +126,8 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[C
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(who=missing)
     has_passed = _has_passed(snapshot, reading, calls)
-    if has_passed and are_of_hooks(calls):
-        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_text(calls))
+    if has_passed and all(call.origin.by_hook for call in calls):
+        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
     if has_passed:
@@ -181,7 +162,7 @@ def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
 
 def _is_call_of_few(snapshot: Snapshot, reading: WaitReading) -> bool:
     """True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
-    calls = _calls_of(snapshot, reading.victims)
+    calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
     if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
@@ -201,7 +182,7 @@ def _absent_from_creation(snapshot: Snapshot, reading: WaitReading) -> tuple[int
 
 
 def _odd_ones(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
-    """Return the ranks whose wrappers use groups of equal members in another order than most ranks; () if unclear.
+    """Return the ranks whose DDP wrappers use groups of equal members in another order than most ranks; or ().
 
     For calls of the user's own there is no majority rule: either order may be the intended one.
     """
@@ -223,15 +204,15 @@ def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
 
 
 def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
+    """Return the advice for ranks that wait for each other in a cycle."""
     if reading.streams:
         return Cause.STREAMS_CROSS.lines(fact=_began_with(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
         return Cause.KEYS_IN_A_CIRCLE.lines()
-    stages = advise_cycle(calls)
-    if stages:
-        return stages
+    if {kind_of(call) for call in calls} == {Parallelism.PIPELINE}:
+        return Cause.STAGES_DISAGREE.lines()
     if operations <= POINT_TO_POINT and (loops := unequal_loops(calls, snapshot.issued)):
         return loops
     if operations == {"send"}:

@@ -1,14 +1,17 @@
-"""The state of all ranks at a deadlock: the input of diagnosis."""
+"""The state of all ranks at a deadlock, from which findings are made, and `WaitReading`: a reason for the waits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, Wait
 from ddpsim.simulator.wording import numbers
 
@@ -22,7 +25,6 @@ class RankState(Enum):
     SILENT = "silent"
     """Its record has no open call: it may have returned or raised, or be busy. Only for records of real jobs."""
     UNRECORDED = "unrecorded"
-    """There is no record of this rank."""
 
 
 OF_RECORDS = (RankState.SILENT, RankState.UNRECORDED)
@@ -46,7 +48,6 @@ class RankSnapshot:
     state: RankState
     wait: Wait | None = None
     last_call: Call | None = None
-    calls_made: int = 0
     optimizer_steps: int = 0
     error: str = ""
     """Type and message of the exception that it raised."""
@@ -68,7 +69,7 @@ class RankSnapshot:
 
 @dataclass(frozen=True)
 class OpenSlot:
-    """A slot in which calls wait: a collective that some ranks have not joined, or one side of a message."""
+    """Calls that wait: those of a collective that some ranks have not joined, or one side of a message."""
 
     calls: tuple[Call, ...]
     missing: tuple[int, ...]
@@ -82,7 +83,7 @@ class OpenSlot:
         return tuple(sorted(call.rank for call in self.calls))
 
     def lacks(self, call: Call) -> bool:
-        """True if a call is one of those that this slot waits for."""
+        """Return True if these calls wait for that call."""
         here = self.calls[0]
         if here.group != call.group or call.rank not in self.missing:
             return False
@@ -94,6 +95,20 @@ class OpenSlot:
     def presence(self) -> str:
         """The ranks that arrived and those that are missing, as text."""
         return f"arrived {numbers(self.arrived)} · missing {numbers(self.missing)}"
+
+
+def open_slots(slots: SlotTable, messages: PointToPointTable) -> tuple[OpenSlot, ...]:
+    """Return the calls that wait: first those of each collective, then each send and receive."""
+    collectives = [OpenSlot(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
+    return (*collectives, *(_half_message(call, slots) for call in messages.open_calls()))
+
+
+def _half_message(call: Call, slots: SlotTable) -> OpenSlot:
+    assert call.peer is not None
+    if call.peer != ANY_SOURCE:
+        return OpenSlot((call,), (call.peer,))
+    others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
+    return OpenSlot((call,), others, any_suffices=True)
 
 
 class StreamSnapshot(NamedTuple):
@@ -108,7 +123,7 @@ class StreamSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ranks and all open slots at a deadlock."""
+    """All ranks and all waiting calls at a deadlock."""
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenSlot, ...]
@@ -123,7 +138,7 @@ class Snapshot:
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
-        """The index of the slot that each call waits in."""
+        """The index in `open_slots` of each waiting call."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
 
     @cached_property
@@ -131,8 +146,31 @@ class Snapshot:
         """The stream in which each call is queued."""
         return {call: stream for stream in self.streams for call in stream.queued}
 
+    def calls_of(self, ranks: Iterable[int]) -> list[Call]:
+        """Return the calls that these ranks wait in."""
+        return [call for rank in ranks for call in self.ranks[rank].calls]
+
     @cached_property
     def threads(self) -> dict[int, ThreadSnapshot]:
         """All threads by number; a rank's main thread has the rank's number and no name."""
         mains = {rank.rank: ThreadSnapshot(rank.rank, "", rank.wait) for rank in self.ranks}
         return mains | {thread.number: thread for rank in self.ranks for thread in rank.threads}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReading:
+    """One reason why ranks wait forever: a missing or dead rank, a cycle, or a store key."""
+
+    code: Code
+    culprits: tuple[int, ...]
+    """The missing or dead ranks, the ranks of the cycle, or the ranks that wait for a store key."""
+    victims: tuple[int, ...]
+    """Every rank that waits for this, directly or through other ranks."""
+    cycle: tuple[int, ...] = ()
+    """The shortest cycle, starting at its lowest rank."""
+    any_suffices: bool = False
+    """True if one of the culprits would be enough (a receive from any source)."""
+    threads: tuple[int, ...] = ()
+    """The threads of a cycle within one rank, by number."""
+    streams: tuple[int, ...] = ()
+    """The ranks of a cycle in which calls wait for one another on a rank's stream."""

@@ -1,21 +1,44 @@
-"""Shared parts of findings: the heading, the table of ranks, the culprits of a majority vote, the order of lines."""
+"""Shared parts of findings: the first line, the table of ranks, the ranks that differ from most, the order of lines."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import rank_list, ranks_by
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
+
+T = TypeVar("T")
 
 MANY_RANKS = 8
 """More ranks than this with equal rows share one row."""
 
+_KINDS = {Code.RANK_ERROR: "ERROR", Code.UNCHECKED: "UNKNOWN"}
 
-def heading(kind: str, code: Code, step: int | None) -> str:
-    """Return the first line of a diagnosis; a record of a real job has no step."""
+
+def heading(code: Code, step: int | None = None) -> str:
+    """Return the first line of a diagnosis: its kind, its code, and the step if there is one (records have none)."""
+    kind = _KINDS.get(code) or code.value.partition(".")[0].upper()
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
+
+
+def finding_lines(code: Code, *parts: Iterable[str | Line], step: int | None = None) -> tuple[str | Line, ...]:
+    """Return the text of a finding: its heading, then these parts."""
+    return (heading(code, step), *chain.from_iterable(parts))
+
+
+def summarized_finding(
+    code: Code,
+    ranks: tuple[int, ...],
+    summary: str,
+    *parts: Iterable[str | Line],
+    sites: tuple[Site, ...] = (),
+    calls: Sequence[Call] = (),
+) -> Finding:
+    """Return a finding whose text is its heading, its summary and these parts."""
+    return Finding(code, ranks, summary, finding_lines(code, [f"  {summary}"], *parts), sites, calls=tuple(calls))
 
 
 def shortened(text: str, width: int = 72) -> str:
@@ -41,26 +64,31 @@ class Row(NamedTuple):
     """The rank's coordinates in the program's device mesh."""
 
 
+def call_table(calls: Iterable[Call]) -> list[str]:
+    """Return a table with a row for each call: its rank, its arguments and its line."""
+    return table([Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in calls])
+
+
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as aligned lines, by rank; more than MANY_RANKS equal rows share one line."""
     shared = ranks_by((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
     names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
-        cells = [cell for row, ranks in shared.items() for cell in _shared(row, ranks, names)]
+        cells = []
+        for row, ranks in shared.items():
+            if len(ranks) > MANY_RANKS:
+                cells.append((rank_list(ranks), row._replace(what=of_many(row.what))))
+            else:
+                cells += [(names[rank], row) for rank in ranks]
     else:
         cells = [(names[row.rank], row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
-    lines = [(label + _of_thread(row.thread), row.what, row.where, row.more) for label, row in cells]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    cells = [(f'{label}, thread "{row.thread}"' if row.thread else label, row) for label, row in cells]
+    lines = [(label, row.what, row.where, row.more) for label, row in cells]
+    widths = [max((len(line[column]) for line in lines), default=0) for column in range(3)]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
         for line in lines
     ]
-
-
-def _shared(row: Row, ranks: Sequence[int], names: Mapping[int, str]) -> list[tuple[str, Row]]:
-    if len(ranks) > MANY_RANKS:
-        return [(rank_list(ranks), row._replace(what=of_many(row.what)))]
-    return [(names[rank], row) for rank in ranks]
 
 
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})
@@ -74,11 +102,30 @@ def of_many(what: str) -> str:
     return words.get(first, plain) + space + rest.replace("over, and waits", "over, and wait", 1)
 
 
-def _of_thread(name: str) -> str:
-    return f', thread "{name}"' if name else ""
+# --- calls as text ----------------------------------------------------------------------------------------------------
+
+
+def ranks_text(calls: Iterable[Call]) -> str:
+    """Return the ranks that made the calls, as text."""
+    return rank_list(call.rank for call in calls)
+
+
+def operations_text(calls: Iterable[Call]) -> str:
+    """Return the operations of the calls, as text."""
+    return " and ".join(dict.fromkeys(call.operation for call in calls))
+
+
+def sites_text(calls: Iterable[Call]) -> str:
+    """Return the lines that made the calls, as text."""
+    return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
 
 # --- ranks at fault ---------------------------------------------------------------------------------------------------
+
+
+def against(sides: Mapping[T, Collection[int]]) -> str:
+    """Return the values and the ranks that have each one, as text: `SUM on rank 0 against AVG on ranks 1, 2`."""
+    return " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
 
 
 def minority(sides: Iterable[Collection[int]]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""Hazards: facts that are noticed in ranks, and their findings.
+"""Hazards: facts that ranks report while they run, and the findings about them.
 
-A hazard passed here, and may hang or give wrong numbers under other backend semantics. The rank that notices one hands
-a `Noticed` to the kernel, as a request without an answer. A rank that is a thread hands it over directly, a rank that
-is a process sends it; all the rest is the same for both. The functions of `HAZARDS` make the findings at the end.
+A hazard passed here, and may hang or give wrong numbers under other backend semantics. The rank that detects a fact
+sends a `Noticed` to the kernel, as a request without an answer: by a call if ranks are threads, by a message if they
+are processes. At the end of the run, the functions of `HAZARDS` make findings of these facts.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ from enum import Enum
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.digraph import Digraph
-from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
-from ddpsim.simulator.diagnosis.hooks import are_of_hooks
-from ddpsim.simulator.diagnosis.ignored_tags import messages_exchanged
+from ddpsim.simulator.diagnosis.explain import (
+    Row,
+    call_table,
+    finding_lines,
+    minority,
+    of_many,
+    sites_of,
+    summarized_finding,
+    table,
+)
 from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 Slot = tuple[str, int]
-"""Group and sequence."""
+"""A group and the number of a collective in it."""
 
 
 class NoticedKind(Enum):
-    """What may be noticed in a rank."""
+    """The kinds of facts that a rank reports."""
 
     REPLICA = "tensors of a replica, or how far its wrapper is"
     """No hazard by itself: the judge of check="replicas" compares it with the other ranks'."""
@@ -41,101 +48,104 @@ class NoticedKind(Enum):
 
 
 class Noticed(NamedTuple):
-    """A fact that was noticed in a rank. It changes nothing for any rank."""
+    """A fact that a rank reports to the kernel. It changes nothing for any rank."""
 
     kind: NoticedKind
     calls: tuple[Call, ...] = ()
     detail: Any = None
-    """READ: what showed it, such as `what the program returned`. NAMED: the `TensorName`. REPLICA: a `ReplicaFact`."""
+    """READ: where the value appeared, as `what the program returned`. NAMED: a `TensorName`. REPLICA: a `ReplicaFact`.
+    """
 
 
 class WatchedRun(NamedTuple):
-    """What the hazards of an execution are found in."""
+    """The facts and calls of an execution, in which hazards are searched for."""
 
     noticed: Sequence[Noticed]
     issued: Sequence[tuple[Call, int]]
     """Each call in order of issue, and the number of the thread that made it."""
     have_returned: bool
-    """The programs of all ranks returned. If not, there are worse findings."""
+    """True if the programs of all ranks returned. If not, there are worse findings."""
 
-    def calls(self, kind: NoticedKind) -> list[Call]:
-        """The first call of each fact of a kind."""
-        return [each.calls[0] for each in self.noticed if each.kind is kind]
+    def calls_by_line(self, kind: NoticedKind) -> list[list[Call]]:
+        """Return the first call of each fact of a kind, grouped by line and operation."""
+        lines: dict[tuple[Site, str], list[Call]] = {}
+        for noticed in self.noticed:
+            if noticed.kind is kind:
+                call = noticed.calls[0]
+                lines.setdefault((call.site, call.operation), []).append(call)
+        return list(lines.values())
 
 
 def hazards(run: WatchedRun) -> tuple[Finding, ...]:
-    """All hazards of an execution."""
+    """Return all hazards of an execution."""
     return tuple(finding for find in HAZARDS for finding in find(run))
 
 
 def _groups_in_other_order(run: WatchedRun) -> Iterable[Finding]:
-    if run.have_returned:
-        finding = group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
-        return () if finding is None else (finding,)
-    return ()
+    if not run.have_returned:
+        return ()
+    found = group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
+    return () if found is None else (found,)
 
 
 def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
-    """Two groups whose calls some ranks issue in one order and some in another.
+    """Return the finding for two groups that some ranks use in different orders; None if there are no such groups.
 
-    `issued` is every call of a run, in order of issue. Where each rank's calls, one after another, are edges between
-    slots, such an order is a cycle; whether there is one costs time linear in the number of calls. `threads` are the
-    numbers of the threads that made them, if ranks have several: in which order those come to their groups is chance.
+    `issued` are all calls of a run, in order of issue. The successive calls of each rank are edges between collectives;
+    different orders form a cycle. The search takes time linear in the number of calls. `threads` are the numbers of the
+    threads that made the calls, if ranks have several threads: the order of calls of several threads is not fixed.
     """
     if len({call.group for call in issued}) < 2:
         return None
-    by_rank: dict[int, list[Call]] = {}
-    groups = set()
+    by_thread: dict[int, list[Call]] = {}
     for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
-        if not call.is_point_to_point and call.operation not in CREATING:  # they meet through the store
-            by_rank.setdefault(thread, []).append(call)
-            groups.add(call.group)
-    if len(groups) < 2:
-        return None
-    tangled = _tangled([[(c.group, c.sequence) for c in calls] for calls in by_rank.values()])
-    if not tangled:
-        return None
-    left = {r: [c for c in calls if (c.group, c.sequence) in tangled] for r, calls in sorted(by_rank.items())}
-    return _inversion({rank: calls for rank, calls in left.items() if calls})
+        if not call.is_point_to_point and call.operation not in CREATING:  # group creation uses the store
+            by_thread.setdefault(thread, []).append(call)
+    tangled = _tangled([[(c.group, c.sequence) for c in calls] for calls in by_thread.values()])
+    left = {t: [c for c in calls if (c.group, c.sequence) in tangled] for t, calls in sorted(by_thread.items())}
+    return _inversion({thread: calls for thread, calls in left.items() if calls}) if tangled else None
 
 
 def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
-    for calls in _by_line(run.calls(NoticedKind.UNWAITED)):
-        cause = Cause.HOOK_DID_NOT_WAIT if are_of_hooks(calls) else Cause.NEVER_WAITED_FOR
+    for calls in run.calls_by_line(NoticedKind.UNWAITED):
+        is_hooks = all(call.origin.by_hook for call in calls)
+        cause = Cause.HOOK_DID_NOT_WAIT if is_hooks else Cause.NEVER_WAITED_FOR
         yield _at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_count(calls)} never waited for", cause.lines())
 
 
-def _tensors_changed(run: WatchedRun) -> Iterable[Finding]:
-    for calls in _by_line(run.calls(NoticedKind.CHANGED)):
+def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
+    for calls in run.calls_by_line(NoticedKind.CHANGED):
         fact = f"a tensor of {_count(calls)} was changed by its owner before the wait"
         yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.CHANGED_IN_FLIGHT.lines())
-
-
-def _tensors_shared(run: WatchedRun) -> Iterable[Finding]:
-    for calls in _by_line(run.calls(NoticedKind.SHARED)):
+    for calls in run.calls_by_line(NoticedKind.SHARED):
         fact = f"{_count(calls)} and a call in flight share memory, and one writes it"
         yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
 
 
 def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
     shown = {each.calls[0]: each.detail for each in reversed(run.noticed) if each.kind is NoticedKind.READ}
-    for calls in _by_line(run.calls(NoticedKind.READ)):
-        find = _undefined if calls[0].leaves_undefined else _early
-        yield find(calls, shown[calls[0]])
-
-
-def _early(calls: Sequence[Call], where: str) -> Finding:
-    fact = f"a tensor of {_count(calls)} was read by its owner before the wait"
-    return _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
-
-
-def _undefined(calls: Sequence[Call], where: str) -> Finding:
-    fact = f"the tensor of {_count(calls)}, whose sum is on rank {calls[0].signature.root} only, was read"
-    return _at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
+    for calls in run.calls_by_line(NoticedKind.READ):
+        where = shown[calls[0]]
+        if calls[0].leaves_undefined:
+            fact = f"the tensor of {_count(calls)}, whose sum is on rank {calls[0].signature.root} only, was read"
+            yield _at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
+        else:
+            fact = f"a tensor of {_count(calls)} was read by its owner before the wait"
+            yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
 
 
 def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:
-    return messages_exchanged([call for call, _ in run.issued]) if run.have_returned else ()
+    """Yield a finding for the first message of each pair of ranks that reached the wrong receive, if tags are ignored.
+
+    Only if both sides used the same tags equally often, in different orders. Otherwise the tags may have no meaning, as
+    the backend that the program was written for ignores them.
+    """
+    issued = [call for call, _ in run.issued] if run.have_returned else []
+    if not any(call.ignored_tag for call in issued):
+        return ()
+    sends, receives = _with_ignored_tags(issued, "send"), _with_ignored_tags(issued, "recv")
+    pairs = [_first_exchanged(sends[way], receives[way]) for way in sends.keys() & receives.keys()]
+    return map(_exchanged_message, sorted(filter(None, pairs), key=lambda pair: issued.index(pair[0])))
 
 
 def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
@@ -158,28 +168,26 @@ def _lines_met(run: WatchedRun) -> Iterable[Finding]:
 HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _groups_in_other_order,
     _unwaited_work,
-    _tensors_changed,
-    _tensors_shared,
+    _tensors_in_flight,
     _tensors_read,
     _tags_ignored,
     _names_in_other_order,
     _lines_met,
 )
-"""In the order of their findings."""
+"""The functions that find hazards, in the order of their findings."""
 
 
 def _call_site(calls: Sequence[Call]) -> Finding:
-    """Calls that met and were issued from different lines of the user's program."""
+    """Return the finding for calls that met, from different lines of the user's program."""
     sides = ranks_by((call.rank, call.site) for call in calls)
     culprits = minority(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
-    rows = [Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in calls]
-    lines = _lines(Code.HAZARD_CALL_SITE, *table(rows), *Cause.LINES_MEET.lines())
+    lines = finding_lines(Code.HAZARD_CALL_SITE, call_table(calls), Cause.LINES_MEET.lines())
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
-    """The slots on cycles, or on a path from one to another."""
+    """Return the collectives on cycles, or on a path from one cycle to another."""
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
     graph = Digraph(edges)
     tangled = [slot for knot in graph.knots() for slot in knot]
@@ -187,7 +195,7 @@ def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
 
 
 def _inversion(left: dict[int, list[Call]]) -> Finding:
-    """The first two groups that ranks use in different orders; if no two are, the whole circle."""
+    """Return the finding for the first two groups that ranks use in different orders, or for a cycle of more groups."""
     ranks_of: dict[tuple[str, str], list[int]] = {}
     for rank, calls in left.items():
         for pair in combinations(sorted({call.group for call in calls}), 2):
@@ -202,21 +210,20 @@ def _inversion(left: dict[int, list[Call]]) -> Finding:
 
 
 def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
-    for index, calls in enumerate(zip(*orders, strict=False)):
-        if any((c.group, c.sequence) != (calls[0].group, calls[0].sequence) for c in calls):
-            return index
-    return None
+    met = enumerate(zip(*orders, strict=False))
+    return next((index for index, calls in met if len({(call.group, call.sequence) for call in calls}) > 1), None)
 
 
 def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
-    """A call and the next one on another group."""
+    """Return a call and the next one on another group."""
     first = calls[start]
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
 
 
 def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
+    """Return the finding for groups in different orders; `pairs` has two calls of each rank that show its order."""
     firsts = ranks_by((first.rank, first.group) for first, _ in pairs.values())
-    # In a circle of more groups each rank has an order of its own.
+    # In a cycle of more than two groups, each rank has an order of its own.
     culprits = minority(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
@@ -229,28 +236,24 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
         )
         for _, (first, then) in sorted(pairs.items())
     ]
-    lines = _lines(Code.HAZARD_GROUP_ORDER, *table(rows), *Cause.GROUP_ORDER.lines(fact=names))
+    lines = finding_lines(Code.HAZARD_GROUP_ORDER, table(rows), Cause.GROUP_ORDER.lines(fact=names))
     ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, lines, sites, calls=calls)
 
 
-def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
-    lines: dict[tuple[Site, str], list[Call]] = {}
-    for call in calls:
-        lines.setdefault((call.site, call.operation), []).append(call)
-    return list(lines.values())
+def _named(call: Call) -> str:
+    return f'{call.operation} #{call.sequence} on "{call.group}"'
 
 
-def _at_line(code: Code, calls: Sequence[Call], fact: str, advice: Sequence[Line]) -> Finding:
-    ranks = tuple(sorted({call.rank for call in calls}))
+def _at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[Line]) -> Finding:
+    """Return the finding for calls of one line, with the first call of each rank in its table."""
+    firsts = {call.rank: call for call in reversed(calls)}
+    ranks = tuple(sorted(firsts))
+    rows = call_table(firsts[rank] for rank in ranks)
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
-    first_of_rank = {call.rank: call for call in reversed(calls)}
-    firsts = [first_of_rank[rank] for rank in ranks]
-    rows = [Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in firsts]
-    lines = _lines(code, f"  {summary}", *table(rows), *advice)
-    return Finding(code, ranks, summary, lines, (calls[0].site,), calls=tuple(calls))
+    return summarized_finding(code, ranks, summary, rows, advice, sites=(calls[0].site,), calls=calls)
 
 
 def _count(calls: Sequence[Call]) -> str:
@@ -258,9 +261,55 @@ def _count(calls: Sequence[Call]) -> str:
     return f"{operation} #{calls[0].sequence}" if len(calls) == 1 else f"{len(calls)} calls of {operation}"
 
 
-def _named(call: Call) -> str:
-    return f'{call.operation} #{call.sequence} on "{call.group}"'
+# --- tags that the backend ignores ------------------------------------------------------------------------------------
 
 
-def _lines(code: Code, *lines: str | Line) -> tuple[str | Line, ...]:
-    return (f"HAZARD  {code}", *lines)
+def _with_ignored_tags(issued: Sequence[Call], operation: str) -> dict[tuple[str, int, int], list[Call]]:
+    """Return the messages by group, sender and receiver, in order; only where one has an ignored tag."""
+    ways: dict[tuple[str, int, int], list[Call]] = {}
+    for call in issued:
+        if call.peer is not None and call.peer != ANY_SOURCE and call.operation == operation:
+            ends = (call.rank, call.peer) if operation == "send" else (call.peer, call.rank)
+            ways.setdefault((call.group, *ends), []).append(call)
+    return {way: calls for way, calls in ways.items() if any(call.ignored_tag for call in calls)}
+
+
+def _first_exchanged(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Call, Call] | None:
+    """Return the first message, and its receive, with different tags; None if the two sides use other tags."""
+    if sorted(call.ignored_tag for call in sent) != sorted(call.ignored_tag for call in received):
+        return None
+    pairs = zip(sent, received, strict=True)
+    return next(((send, receive) for send, receive in pairs if send.ignored_tag != receive.ignored_tag), None)
+
+
+def _exchanged_message(pair: tuple[Call, Call]) -> Finding:
+    send, receive = pair
+    culprits = tuple(sorted({send.rank, receive.rank}))
+    summary = (
+        f"send #{send.sequence} with tag {send.ignored_tag} on rank {send.rank} meets recv #{receive.sequence} "
+        f'with tag {receive.ignored_tag} on rank {receive.rank}, group "{send.group}"'
+    )
+    parts = call_table(pair), Cause.TAGS_IGNORED.lines()
+    sites = sites_of(pair, culprits)
+    return summarized_finding(Code.MISMATCH_ORIGIN, culprits, summary, *parts, sites=sites, calls=pair)
+
+
+# --- ranks as threads of one process ----------------------------------------------------------------------------------
+
+
+class Shared(Enum):
+    """Uses of state that belongs to a process, not to a rank."""
+
+    FOLDER = "changes the working folder"
+    SIGNALS = "sets a signal handler, which Python allows the main thread of a process alone"
+    PROCESSES = "starts processes, which make ranks where a rank is a process"
+    ENVIRONMENT = "reads {of} while a module is imported, once for all ranks"
+    LIBRARY = "{of} keeps the state of a rank in its modules"
+
+
+def shared_process(what: Shared, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
+    """Return the finding for one use at one line; `of` is the environment variable or the library."""
+    deed = what.value.format(of=of)
+    summary = f"{rank_list(ranks)} {of_many(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
+    sites = (site,) if ranks else ()
+    return summarized_finding(Code.HAZARD_SHARED_PROCESS, ranks, summary, Cause.PROCESS_SHARED.lines(), sites=sites)

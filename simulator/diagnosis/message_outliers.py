@@ -6,7 +6,7 @@ calls follow patterns. A call that breaks one is the likely cause; if two ranks 
     peer    all other calls of the line name one rank, or the same neighbour; or one peer always follows another
     tag     the same for tags, as they are or counted from the line's first call
     order   a line follows a line that it follows nowhere else, on any rank that reaches the same lines
-    nobody  a rank waits for a returned rank that it never exchanged a message with, while another rank waits for it
+    partner a rank waits for a returned rank to which it has no other message, while another rank waits for it
     count   a rank made one call more, or one less, than each returned rank that reached the same lines; or one send or
             receive more at a line, which no rank answers
 """
@@ -14,13 +14,13 @@ calls follow patterns. A call that breaks one is the likely cause; if two ranks 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, pairwise
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.wording import Line
 
@@ -67,10 +67,15 @@ _Pairs = Counter[tuple[Hashable, Hashable]]
 def message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
     """Return the first outlier of the rank that breaks the most patterns, if that rank is `involved`."""
     made = _by_rank(snapshot)
+    returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     odd: dict[int, list[MessageOutlier]] = {}
-    of_lines = (_alone(made, snapshot), _in_sequence(made), _out_of_order(made))
     for each in chain(
-        *of_lines, _counted(snapshot, made), _counted_at_lines(snapshot, made), _with_nobody(snapshot, made)
+        _alone(made, snapshot),
+        _in_sequence(made),
+        _out_of_order(made),
+        _counted(made, returned),
+        _counted_at_lines(made, returned, snapshot),
+        _with_nobody(made, returned, snapshot),
     ):
         odd.setdefault(each.call.rank, []).append(each)
     weights = Counter({rank: sum(each.weight for each in own) for rank, own in odd.items()}).most_common(2)
@@ -100,20 +105,20 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
 
 
 def _alone(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
+    """Find waiting calls whose peer or tag differs from those of all other calls of their line."""
     size = len(snapshot.ranks)
-    lines: dict[_LineOf, list[_Made]] = {}
-    for own in made.values():
-        for each in own:
-            lines.setdefault(each.line, []).append(each)
-    for calls in lines.values():
+    for ranks in _by_line(made).values():
+        calls = [each for own in ranks.values() for each in own]
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
         found = _exception(calls, counts, (_PEER, _NEIGHBOUR))
         if found is not None and found.call in snapshot.slot_by_call and not _wraps(found.call, calls):
             usual = counts[found.kind].most_common(1)[0][0]
-            yield _odd_peer(found.call, usual if found.kind == _PEER else (found.call.rank + usual) % size)
+            peer = usual if found.kind == _PEER else (found.call.rank + usual) % size
+            yield _outlier(Cause.ODD_PEER, found.call, f"rank {found.call.peer}", f"rank {peer}")
         found = _exception(calls, counts, (_TAG, _COUNTED_TAG))
         if found is not None and found.call in snapshot.slot_by_call:
-            yield _odd_tag(found.call, counts[found.kind].most_common(1)[0][0] + found.call.tag - found.value)
+            tag = counts[found.kind].most_common(1)[0][0] + found.call.tag - found.value
+            yield _outlier(Cause.ODD_TAG, found.call, f"tag {found.call.tag}", f"tag {tag}")
 
 
 class _Exception(NamedTuple):
@@ -173,58 +178,61 @@ def _out_of_order(made: _Table) -> Iterator[MessageOutlier]:
             for before, each in pairwise(made[rank]):
                 is_new = pairs[before.line, each.line] == 1
                 if is_new and starts[before.line] > _ENOUGH and ends[each.line] > 1:
-                    yield _odd_order(before.call, each.call, _followers(pairs, before.line)[0][0])
+                    usual = _followers(pairs, before.line)[0][0]
+                    yield _outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
 
-def _counted(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
+def _counted(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
     """Find a rank with one call more, or one less, than each returned rank that reached the same lines."""
-    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     for ranks in _roles(made):
         for rank in ranks:
-            others = {len(made[each]) for each in ranks if each in has_returned and each != rank}
-            is_enough = len(has_returned.intersection(ranks) - {rank}) >= _ENOUGH
+            others = [len(made[each]) for each in ranks if each in returned and each != rank]
             more = len(made[rank]) - min(others, default=0)
-            if is_enough and len(others) == 1 and more == (-1 if rank in has_returned else 1):
-                yield _odd_count(made[rank][-1].call, len(made[rank]), min(others))
+            is_usual = len(others) >= _ENOUGH and len(set(others)) == 1
+            if is_usual and more == (-1 if rank in returned else 1):
+                yield _outlier(Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2)
 
 
-def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
+def _counted_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find a rank that made one call more at a line (the ends of a pipeline reach other lines than its middle)."""
-    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
-    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
-    for rank, own in made.items():
-        for each in own:
-            lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
-    for ranks in lines.values():
+    for ranks in _by_line(made).values():
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
         odd = [rank for rank, own in ranks.items() if len(own) != usual]
-        if len(odd) != 1 or times < _ENOUGH or not has_returned.issuperset(ranks.keys() - set(odd)):
+        if len(odd) != 1 or times < _ENOUGH or not ranks.keys() - set(odd) <= returned:
             continue
         last = ranks[odd[0]][-1].call
         if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:
-            facts = {"fact": str(usual + 1), "usual": str(usual)}
-            yield MessageOutlier(last, Cause.ODD_COUNT_AT_LINE.lines(**_made_at(last), **facts), weight=2)
+            yield _outlier(Cause.ODD_COUNT_AT_LINE, last, str(usual + 1), str(usual), weight=2)
 
 
-def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[MessageOutlier]:
-    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
+def _with_nobody(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
+    """Find a rank that waits for a returned rank to which it has no other message, while another rank waits for it."""
     talked = Counter(frozenset((each.call.rank, each.call.peer)) for own in made.values() for each in own)
     waiting = [call for slot in snapshot.open_slots for call in slot.calls if call.is_point_to_point]
     for call in waiting:
-        if call.peer in has_returned and talked[frozenset((call.rank, call.peer))] == 1:
+        if call.peer in returned and talked[frozenset((call.rank, call.peer))] == 1:
             fitting = (call.rank, call.group, call.tag)
             others = [each for each in waiting if (each.peer, each.group, each.tag) == fitting]
             if len(others) == 1 and others[0].operation != call.operation:
-                yield _odd_partner(call, others[0])
+                yield _outlier(Cause.ODD_PARTNER, call, f"rank {call.peer}", f"rank {others[0].rank}")
 
 
 def _roles(made: _Table) -> Iterable[list[int]]:
-    """The ranks grouped by the set of lines that they reached."""
+    """Return the ranks, grouped by the set of lines that they reached."""
     roles: dict[frozenset[_LineOf], list[int]] = {}
     for rank, own in made.items():
         roles.setdefault(frozenset(each.line for each in own), []).append(rank)
     return roles.values()
+
+
+def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Made]]]:
+    """Return the calls of each line, by rank."""
+    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
+    for rank, own in made.items():
+        for each in own:
+            lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
+    return lines
 
 
 def _pairs(rows: Iterable[Sequence[_Made]], of: Callable[[_Made], Hashable]) -> _Pairs:
@@ -246,35 +254,16 @@ def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _odd_peer(call: Call, usual: int) -> MessageOutlier:
-    return MessageOutlier(call, Cause.ODD_PEER.lines(**_made_at(call), fact=f"rank {call.peer}", usual=f"rank {usual}"))
-
-
-def _odd_partner(call: Call, other: Call) -> MessageOutlier:
-    facts = {"fact": f"rank {call.peer}", "usual": f"rank {other.rank}"}
-    return MessageOutlier(call, Cause.ODD_PARTNER.lines(**_made_at(call), **facts))
-
-
-def _odd_tag(call: Call, usual: int) -> MessageOutlier:
-    return MessageOutlier(call, Cause.ODD_TAG.lines(**_made_at(call), fact=f"tag {call.tag}", usual=f"tag {usual}"))
-
-
 def _odd_follower(name: str, kind: int, before: _Made, each: _Made, pairs: _Pairs) -> MessageOutlier:
     own = each.state(kind)
     usual = [f"{name} {value}" for site, value in _followers(pairs, before.state(kind)) if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
-    return MessageOutlier(
-        each.call, Cause.ODD_FOLLOWER.lines(**_made_at(each.call), fact=fact, usual=" or ".join(usual[:3]))
-    )
+    return _outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))
 
 
-def _odd_order(before: Call, call: Call, usual: Site) -> MessageOutlier:
-    return MessageOutlier(call, Cause.ODD_ORDER.lines(**_made_at(call), fact=str(before.site), usual=str(usual)))
-
-
-def _odd_count(call: Call, own: int, others: int) -> MessageOutlier:
-    return MessageOutlier(call, Cause.ODD_COUNT.lines(**_made_at(call), fact=str(own), usual=str(others)), weight=2)
-
-
-def _made_at(call: Call) -> dict[str, str]:
-    return {"who": f"rank {call.rank}", "operation": f"{call.operation} #{call.sequence}", "site": str(call.site)}
+def _outlier(
+    cause: Advice[[str, str, str, str, str]], call: Call, fact: str, usual: str, weight: int = 1
+) -> MessageOutlier:
+    """Return an outlier whose call has `fact` where other calls have `usual`."""
+    operation = f"{call.operation} #{call.sequence}"
+    return MessageOutlier(call, cause.lines(f"rank {call.rank}", operation, str(call.site), fact, usual), weight)

@@ -1,25 +1,44 @@
-"""Mismatch findings: calls of one slot that do not agree, with a row for each rank."""
+"""Mismatch findings: calls that met and do not agree, with a row for each rank, and values passed to `agree()`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.explain import Row, heading, sites_of, table
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import Row, against, finding_lines, minority, sites_of, table
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
 from ddpsim.simulator.diagnosis.uneven import counts
 from ddpsim.simulator.matching import agreement
+from ddpsim.simulator.matching.slots import SlotTable
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import Line, ranks_by
 
 
 def mismatch(
     calls: Sequence[Call], code: Code, step: int | None, *, complete: bool = True, issued: Sequence[Call] = ()
 ) -> Finding:
-    """Return the finding for calls of one slot that differ in the field of `code`; `issued` are all of the run."""
+    """Return the finding for calls of one collective that differ in the field of `code`.
+
+    `complete` is False if members are missing; `issued` are all calls of the run.
+    """
     culprits = agreement.minority(calls, code)
-    lines = [*counts(calls, issued), *_tie(calls, code), *advise(calls, code, culprits)]
-    return _finding(calls, code, step, culprits, lines, complete=complete)
+    lines = [] if complete else [Line("note", "not every member of the group has arrived")]
+    lines += [*counts(calls, issued), *_tie(calls, code), *advise(calls, code, culprits)]
+    return _finding(calls, code, step, culprits, lines)
+
+
+def early_mismatches(slots: SlotTable, step: int, issued: Sequence[Call]) -> Iterator[tuple[list[Call], Finding]]:
+    """Yield the calls of each collective that do not agree although members are missing, with their finding.
+
+    Splits are not compared: that needs the calls of all members.
+    """
+    for slot in slots.open_slots():
+        calls = list(slot.calls.values())
+        code = agreement.disagreement(calls) if len(calls) > 1 else None
+        if code is not None and code is not Code.MISMATCH_SPLITS:
+            yield calls, mismatch(calls, code, step, complete=False, issued=issued)
 
 
 def pair_mismatch(send: Call, receive: Call, code: Code, step: int | None) -> Finding:
@@ -29,28 +48,14 @@ def pair_mismatch(send: Call, receive: Call, code: Code, step: int | None) -> Fi
 
 
 def _finding(
-    calls: Sequence[Call],
-    code: Code,
-    step: int | None,
-    culprits: tuple[int, ...],
-    advice: Sequence[Line],
-    *,
-    complete: bool = True,
+    calls: Sequence[Call], code: Code, step: int | None, culprits: tuple[int, ...], end: Sequence[Line]
 ) -> Finding:
-    first = calls[0]
-    where = f'#{first.sequence} on group "{first.group}"'
-    summary = f"calls {where} differ in {FIELDS[code]}: " + _sides(calls, code)
+    where = f'#{calls[0].sequence} on group "{calls[0].group}"'
+    sides = against(ranks_by((call.rank, _side(call, code)) for call in calls))
     rows = [Row(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
-    lines: list[str | Line] = [heading("MISMATCH", code, step), *table(rows)]
-    if not complete:
-        lines.append(Line("note", "not every member of the group has arrived"))
-    lines += advice
-    return Finding(code, culprits, summary, tuple(lines), sites_of(calls, culprits), calls=tuple(calls))
-
-
-def _sides(calls: Sequence[Call], code: Code) -> str:
-    sides = ranks_by((call.rank, _side(call, code)) for call in calls)
-    return " against ".join(f"{side} on {rank_list(ranks)}" for side, ranks in sides.items())
+    lines = finding_lines(code, table(rows), end, step=step)
+    summary = f"calls {where} differ in {FIELDS[code]}: {sides}"
+    return Finding(code, culprits, summary, lines, sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _tie(calls: Sequence[Call], code: Code) -> list[Line]:
@@ -82,3 +87,28 @@ def _origin_text(call: Call, code: Code) -> str:
         return ""
     names = f" ({', '.join(origin.parameters)})" if origin.parameters and len(origin.parameters) <= 6 else ""
     return origin.told() + names
+
+
+# --- values passed to `agree()` ---------------------------------------------------------------------------------------
+
+
+class AgreedValue(NamedTuple):
+    """The value that one rank passed to `agree()`."""
+
+    rank: int
+    value: str
+    """Equal texts for equal values."""
+    site: Site
+
+
+def values_differ(name: str, number: int, said: Sequence[AgreedValue], step: int) -> Finding:
+    """Return the finding for call `number` of `agree(name)`, given the values of the ranks that made it."""
+    said = sorted(said)
+    sides = ranks_by((each.rank, each.value) for each in said)
+    culprits = minority(sides.values())
+    summary = f"agree({name!r}) #{number}: {against(sides)}"
+    rows = [Row(each.rank, f"{name} = {each.value}", str(each.site)) for each in said]
+    lines = finding_lines(Code.MISMATCH_VALUE, table(rows), Cause.VALUES_DIFFER.lines(fact=name), step=step)
+    ordered = sorted(said, key=lambda each: (each.rank not in culprits, each.rank))
+    sites = tuple(dict.fromkeys(each.site for each in ordered))
+    return Finding(Code.MISMATCH_VALUE, culprits, summary, lines, sites)

@@ -1,6 +1,6 @@
 """Picks the cause (from `advice/`) of calls that do not agree, by what made the calls.
 
-A call is the user's own, a wrapper's in one of its phases, or a shadow: a call that `join()` makes for a joined rank.
+A call is the user's own, a DDP wrapper's in one of its phases, or a shadow: `join()` makes it for a joined rank.
 
     some are FSDP2's or similar   parallel_causes.py
     some are shadows              _with_joined_ranks   calls that join does not cover
@@ -13,12 +13,12 @@ In each function, certain causes come before likely ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
-from ddpsim.simulator.calls import NOWHERE, Call, Phase, Shape
+from ddpsim.simulator.calls import NOWHERE, Call, Phase
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
+from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text, sites_text
 from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parts
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, Root
@@ -44,9 +44,12 @@ _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE
 
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
+_WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
+"""What a wrapper does after its buckets."""
+
 
 def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
-    """Return the cause and what to try, for calls of one slot."""
+    """Return the cause and what to try, for calls of one collective."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
     parts = advise_parts(calls, code, _who(calls, code, culprits))
@@ -80,10 +83,6 @@ def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
     return "each rank" if len(set(compared_values(calls, code))) == len(calls) else "some ranks"
 
 
-def _ranks(calls: Iterable[Call]) -> str:
-    return rank_list(call.rank for call in calls)
-
-
 # --- the user's calls -------------------------------------------------------------------------------------------------
 
 
@@ -110,68 +109,60 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
         return _BY_FIELD[code]
     if code is Code.MISMATCH_SHAPE and operation is not None and operation.gathers:
         return Cause.OTHER_SHAPE_GATHERED
-    if code is Code.MISMATCH_SHAPE and len({_elements(call.signature.shapes) for call in calls}) == 1:
+    if code is Code.MISMATCH_SHAPE and len({tuple(map(prod, call.signature.shapes)) for call in calls}) == 1:
         return Cause.OTHER_LAYOUT
     return Cause.OTHER_ARGUMENT
-
-
-def _elements(shapes: tuple[Shape, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape) for shape in shapes)
 
 
 def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[Line]:
     """Return the advice for a user's call that met a wrapper's call; the smaller side is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
-        return Cause.WRAPPED_ALONE.lines(who=_ranks(users))
+        return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))
     if all(is_later_bucket(call) for call in wrappers):
-        return bucket_left_out(_ranks(users), wrappers)
+        return bucket_left_out(ranks_text(users), wrappers)
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
-        return Cause.COLLECTIVE_IN_FORWARD.lines(who=_ranks(side))
+        return Cause.COLLECTIVE_IN_FORWARD.lines(who=ranks_text(side))
     if all(call.origin.phase is Phase.BUFFERS for call in wrappers) and len(wrappers) <= len(users):
-        return Cause.FORWARD_ALONE.lines(who=_ranks(wrappers))
-    operation = " and ".join(_operations(users))
+        return Cause.FORWARD_ALONE.lines(who=ranks_text(wrappers))
     if len(wrappers) < len(users):
-        return Cause.STAYED_IN_LOOP.lines(who=_ranks(wrappers), operation=operation)
-    cause = Cause.DECIDED_ALONE if _stands_before(users, wrappers) else Cause.LEFT_LOOP
-    return cause.lines(who=_ranks(users), operation=operation)
+        return Cause.STAYED_IN_LOOP.lines(who=ranks_text(wrappers), operation=operations_text(users))
+    cause = Cause.DECIDED_ALONE if _is_above(users, wrappers) else Cause.LEFT_LOOP
+    return cause.lines(who=ranks_text(users), operation=operations_text(users))
 
 
-def _stands_before(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
+def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
     """True if the user's calls are above the wrappers' calls in one function, so no loop ended before them."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
-
-
-def _operations(calls: Sequence[Call]) -> list[str]:
-    return list(dict.fromkeys(call.operation for call in calls))
 
 
 # --- calls of wrappers ------------------------------------------------------------------------------------------------
 
 
 def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
+    """Return the advice for calls of DDP wrappers in different phases or steps."""
     who = _who(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
     if wrapping and len(wrapping) < len(calls):
-        return Cause.WRAPPED_ALONE.lines(who=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
+        return Cause.WRAPPED_ALONE.lines(who=ranks_text(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
-    hooks = advise_hooks(calls, culprits, who)
+    hooks = _advise_hooks(calls, culprits, who)
     if hooks:
         return hooks
     if wrapping:
         return Cause.MODELS_DIFFER.lines(who=who)
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
-        return Cause.JOINED_ON_SOME_RANKS.lines(who=_ranks(outside))
+        return Cause.JOINED_ON_SOME_RANKS.lines(who=ranks_text(outside))
     late = [call for call in calls if is_later_bucket(call)]
     ahead = [call for call in calls if _is_past(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
-        return bucket_left_out(_ranks(ahead), late)
+        return bucket_left_out(ranks_text(ahead), late)
     if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
-        return Cause.EXTRA_FORWARD.lines(who=_ranks(c for c in calls if c.origin.phase is Phase.BUFFERS))
+        return Cause.EXTRA_FORWARD.lines(who=ranks_text(c for c in calls if c.origin.phase is Phase.BUFFERS))
     return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
 
 
@@ -203,9 +194,9 @@ def _at_other_steps(calls: Sequence[Call]) -> list[Line]:
     ahead = [call for call in calls if call.origin.step != min(known)]
     behind = [call for call in calls if call.origin.step == min(known)]
     if all(call.origin.phase in _REDUCING for call in behind):
-        return Cause.SKIPPED_BACKWARD.lines(who=_ranks(ahead))
+        return Cause.SKIPPED_BACKWARD.lines(who=ranks_text(ahead))
     if all(call.origin.phase is Phase.BUFFERS for call in behind):
-        return Cause.FORWARD_ALONE.lines(who=_ranks(behind))
+        return Cause.FORWARD_ALONE.lines(who=ranks_text(behind))
     return []
 
 
@@ -216,7 +207,46 @@ def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str
         return Cause.REDUCED_IN_OTHER_WAY.lines(who=who)
     if code in (Code.MISMATCH_SHAPE, Code.MISMATCH_ORIGIN):
         return Cause.UNUSED_ON_SOME_RANKS.lines(who=who)
-    return Cause.HOOK_ON_SOME_RANKS.lines(who=who, field=FIELDS[code])
+    return Cause.HOOK_ON_SOME_RANKS.lines(who=who, fact=FIELDS[code])
+
+
+# --- calls of communication hooks -------------------------------------------------------------------------------------
+
+
+def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[Line]:
+    """Return the cause and what to try, for calls of one wrapper that do not agree; [] if the hook is not the cause.
+
+    A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
+    more; between steps, a backward may also have been omitted. Calls that a hook chains with `then` have no such order:
+    they may meet a call of another bucket although the hooks are equal, and no rank is at fault.
+    """
+    hooked = [call for call in calls if call.origin.by_hook]
+    others = [call for call in calls if call not in hooked]
+    if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+        return []
+    if sorted(call.rank for call in others) == sorted(culprits):
+        return Cause.HOOK_MADE_NO_CALL.lines(who=who, fact=sites_text(hooked))
+    if not others and (one_off := _hook_one_off(calls)):
+        return one_off
+    if not others and len({call.origin.bucket for call in calls}) > 1 and any(c.origin.is_chained for c in calls):
+        return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_text(calls))
+    return Cause.HOOK_CALLS_DIFFER.lines(who, sites_text([call for call in hooked if call.rank in culprits]))
+
+
+def _hook_one_off(calls: Sequence[Call]) -> list[Line]:
+    """Return the advice for calls of several steps; [] if all belong to one step."""
+    latest = max(call.origin.step or 0 for call in calls)
+    ahead = [call.rank for call in calls if call.origin.step == latest]
+    behind = [call.rank for call in calls if call.rank not in ahead]
+    if not ahead or not behind:
+        return []
+    return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
+
+
+def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
+    """True if a bucket has different parameters on some ranks."""
+    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
+    return len(buckets) > len({bucket for bucket, _ in buckets})
 
 
 # --- calls that join makes --------------------------------------------------------------------------------------------
@@ -225,14 +255,14 @@ def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str
 def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
     shadows = [call for call in calls if call.origin.shadow]
     others = [call for call in calls if not call.origin.shadow]
-    joined = _ranks(shadows)
+    joined = ranks_text(shadows)
     users = [call for call in others if call.origin.phase is Phase.USER]
-    if are_in_post_hook(calls):
-        return post_hooks_differ(calls)
-    if users and all(map(_is_of_own_joinable, shadows)):
-        return Cause.MAIN_HOOK_DIFFERS.lines(who=joined, operation=" and ".join(_operations(users)))
+    post_hooks = advise_post_hooks(calls)
+    if post_hooks:
+        return post_hooks
     if users:
-        return Cause.UNKNOWN_TO_JOIN.lines(who=joined, operation=" and ".join(_operations(users)))
+        cause = Cause.MAIN_HOOK_DIFFERS if all(map(_is_of_own_joinable, shadows)) else Cause.UNKNOWN_TO_JOIN
+        return cause.lines(who=joined, operation=operations_text(users))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.NOT_IN_JOIN.lines(who=joined)
     return Cause.OTHER_SHARE_IN_JOIN.lines(who=joined)
@@ -244,13 +274,8 @@ def _is_of_own_joinable(call: Call) -> bool:
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 
 
-def are_in_post_hook(calls: Sequence[Call]) -> bool:
-    """True if the program's own `post_hook` of a join makes the calls."""
-    return all(
-        call.origin.shadow and call.origin.phase is Phase.USER and call.site.function == "post_hook" for call in calls
-    )
-
-
-def post_hooks_differ(calls: Sequence[Call]) -> list[Line]:
-    """Return the advice for `post_hook` calls that differ between ranks."""
-    return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_text(calls))
+def advise_post_hooks(calls: Sequence[Call]) -> list[Line]:
+    """Return the advice if the program's own `post_hook` of a join makes the calls; [] for others."""
+    if all(c.origin.shadow and c.origin.phase is Phase.USER and c.site.function == "post_hook" for c in calls):
+        return Cause.POST_HOOKS_DIFFER.lines(fact=f"{operations_text(calls)} in it at {sites_text(calls)}")
+    return []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import heading
+from ddpsim.simulator.diagnosis.explain import finding_lines
 from ddpsim.simulator.events import Event
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
@@ -49,15 +49,14 @@ class RecordedRun(NamedTuple):
 def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
     """Return the finding for the first step in which two runs differ; None if they are equal."""
     events = zip_longest(first.trace, second.trace)
-    event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)
-    offers = zip_longest(first.offers, second.offers)
-    offer = next(((one, other) for one, other in offers if one != other), None)
+    event = next((pair for pair in events if None in pair or len({each.line() for each in pair}) > 1), None)
+    offer = next((pair for pair in zip_longest(first.offers, second.offers) if pair[0] != pair[1]), None)
     if event is not None and (offer is None or _choice_points(*event) <= _choice_points(*offer)):
-        return events_differ(*event)
+        return _events_differ(*event)
     return None if offer is None else offers_differ(*offer)
 
 
-def events_differ(first: Event | None, second: Event | None) -> Finding:
+def _events_differ(first: Event | None, second: Event | None) -> Finding:
     """Return the finding for an event that differs in the second run; None means that the run had ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
@@ -74,10 +73,6 @@ def offers_differ(first: Offer | None, second: Offer | None) -> Finding:
 
 
 _ENDED = "it had ended"
-
-
-def _line(event: Event | None) -> str | None:
-    return None if event is None else event.line()
 
 
 def _event_text(event: Event | None) -> str:
@@ -98,10 +93,7 @@ def _finding(
     ranks = sorted({each.rank for each in (first, second) if each is not None})
     choice_points = _choice_points(first, second)
     summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
-    lines: list[str | Line] = [
-        heading("NONDETERMINISM", Code.NONDETERMINISM, choice_points),
-        str(Line("first", one)),
-        str(Line("again", other)),
-        *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),
-    ]
-    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, tuple(lines), sites)
+    both = [str(Line("first", one)), str(Line("again", other))]
+    advice = Cause.RUNS_DIFFER.lines(who=rank_list(ranks))
+    lines = finding_lines(Code.NONDETERMINISM, both, advice, step=choice_points)
+    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, lines, sites)

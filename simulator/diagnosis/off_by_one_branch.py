@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import minority
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait

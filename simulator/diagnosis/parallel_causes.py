@@ -6,17 +6,18 @@ met.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ddpsim.simulator.calls import COLLECTS_STATE, Call, Parallelism
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import Line, listed, rank_list
+from ddpsim.simulator.wording import Line, listed
 
 
 def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
-    """Return the cause and what to try, for calls of one slot; [] if none is a call of these kinds."""
-    kinds = {_kind(call) for call in calls}
+    """Return the cause and what to try, for calls of one collective; [] if none is a call of these kinds."""
+    kinds = {kind_of(call) for call in calls}
     if kinds == {None}:
         return []
     if Parallelism.CHECKPOINT in kinds:
@@ -24,10 +25,10 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     for kind in (Parallelism.OPTIMIZER, Parallelism.NORM):
         if kind in kinds and len(kinds) > 1:
             return _meets(kind, calls)
-    others = [call for call in calls if _kind(call) is None]
+    others = [call for call in calls if kind_of(call) is None]
     if others:
         cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
-        return cause.lines(who=_ranks(others), operation=_operations(others))
+        return cause.lines(who=ranks_text(others), operation=operations_text(others))
     who = "some ranks" if who == "each rank" else who
     if kinds == {Parallelism.FSDP}:
         return _between_units(calls, code, who)
@@ -45,30 +46,25 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
 def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
     """Return the advice for a message of a pipeline's stage and the receive that takes it; [] for others."""
     sends, receives = send.origin.part, receive.origin.part
-    if sends is None or receives is None or {_kind(send), _kind(receive)} != {Parallelism.PIPELINE}:
+    if sends is None or receives is None or {kind_of(send), kind_of(receive)} != {Parallelism.PIPELINE}:
         return []
     if sends.belongs_with(receives):
         return Cause.MICRO_BATCHES_DIFFER.lines() if code is Code.MISMATCH_SHAPE else []
     sent, expected = (f"{part.what}, {part.action}" for part in (sends, receives))
-    return Cause.OTHER_STAGES_MESSAGE.lines(sent=sent, expected=expected)
+    return Cause.OTHER_STAGES_MESSAGE.lines(fact=f"{sent}, is received as {expected}")
 
 
 def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
     """Return the advice for calls that some ranks never make; `is_alone` if the waiting ranks are at fault."""
-    kinds = {_kind(call) for call in calls}
+    kinds = {kind_of(call) for call in calls}
     for kind, (alone, without) in _TAKE_EVERY_RANK.items():
         if kinds == {kind}:
             return (alone if is_alone else without).lines(who=missing)
     if kinds == {Parallelism.PIPELINE}:
         return Cause.STAGES_STOPPED.lines(who=missing)
     if kinds == {Parallelism.CHECKPOINT}:
-        return Cause.CHECKPOINT_ALONE.lines(who=_ranks(calls))
+        return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(calls))
     return []
-
-
-def advise_cycle(calls: Sequence[Call]) -> list[Line]:
-    """Return the advice for a cycle of ranks that wait in a pipeline's messages; [] for others."""
-    return Cause.STAGES_DISAGREE.lines() if {_kind(call) for call in calls} == {Parallelism.PIPELINE} else []
 
 
 _TAKE_EVERY_RANK = {
@@ -79,33 +75,26 @@ _TAKE_EVERY_RANK = {
 """By kind, two causes of waiting: only the waiting ranks make the call, or one rank omitted it."""
 
 
-def _kind(call: Call) -> Parallelism | None:
+def kind_of(call: Call) -> Parallelism | None:
+    """Return the part of torch that makes a call, other than DDP; None for the program's own calls and DDP's."""
     return None if call.origin.part is None else call.origin.part.parallelism
-
-
-def _ranks(calls: Iterable[Call]) -> str:
-    return rank_list(call.rank for call in calls)
-
-
-def _operations(calls: Iterable[Call]) -> str:
-    return " and ".join(dict.fromkeys(call.operation for call in calls))
 
 
 def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
     """Return the advice for calls of a kind (norm or optimizer) that met calls of other kinds."""
     collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
     if collecting:
-        return Cause.STATE_ALONE.lines(who=_ranks(collecting))
-    others = [call for call in calls if _kind(call) is not kind]
+        return Cause.STATE_ALONE.lines(who=ranks_text(collecting))
+    others = [call for call in calls if kind_of(call) is not kind]
     cause = Cause.NORM_MEETS_CALL if kind is Parallelism.NORM else Cause.OPTIMIZER_MEETS_CALL
-    return cause.lines(who=_ranks(others), operation=_operations(others))
+    return cause.lines(who=ranks_text(others), operation=operations_text(others))
 
 
 def _with_checkpoint(calls: Sequence[Call]) -> list[Line]:
-    saving = [call for call in calls if _kind(call) is Parallelism.CHECKPOINT]
+    saving = [call for call in calls if kind_of(call) is Parallelism.CHECKPOINT]
     if any(call.thread for call in saving) and len({call.thread for call in calls}) > 1:
-        return Cause.CHECKPOINT_THREAD.lines(who=_ranks(call for call in saving if call.thread))
-    return Cause.CHECKPOINT_ALONE.lines(who=_ranks(saving)) if len(saving) < len(calls) else []
+        return Cause.CHECKPOINT_THREAD.lines(who=ranks_text(call for call in saving if call.thread))
+    return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(saving)) if len(saving) < len(calls) else []
 
 
 def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
@@ -118,4 +107,4 @@ def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     if not lacking:
         return []
     left_out = [name for name in every if any(name not in call.origin.parameters for call in lacking)]
-    return Cause.UNUSED_IN_UNIT.lines(who=_ranks(lacking), parameters=listed(left_out))
+    return Cause.UNUSED_IN_UNIT.lines(who=ranks_text(lacking), parameters=listed(left_out))

@@ -1,17 +1,18 @@
-"""Findings for exceptions that a rank's own program raised.
+"""Findings for exceptions that a rank's own program raised, and for calls that ranks made while these unwound.
 
 Known errors are recognised by words of their text or, for the simulator's own errors, by the name of their type.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import minority, of_many, shortened
+from ddpsim.simulator.diagnosis.explain import minority, of_many, shortened, summarized_finding
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
@@ -146,18 +147,17 @@ def rank_error(
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
     if isinstance(reason, FailedBarrier):
         culprits = reason.missing or culprits
-    told, *others = _by_kind(errors)
-    summary = told + (f" at {site}" if site else "")
-    lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
-    lines += ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
+    first, *others = _by_kind(errors)
+    summary = first + (f" at {site}" if site else "")
+    lines: list[str | Line] = ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
+    cause = _cause(error, unused, traceback_text)
+    early = poisoned if cause is None and reason is None else ()
     if reason is not None:
         lines += _because(reason, rank_list(culprits))
-        return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), (site,) if site else ())
-    cause = _cause(error, unused, traceback_text)
-    early = poisoned if cause is None else ()
-    lines += _advise(error, rank_list(culprits), unused, cause, early)
+    else:
+        lines += _advise(error, rank_list(culprits), unused, cause, early)
     sites = dict.fromkeys([*([site] if site else ()), *(call.site for call in early)])
-    return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), tuple(sites))
+    return summarized_finding(Code.RANK_ERROR, culprits, summary, lines, sites=tuple(sites))
 
 
 def _by_kind(errors: Mapping[int, str]) -> list[str]:
@@ -199,13 +199,12 @@ def _advise(
     message = error.partition(": ")[2]
     if cause is Cause.CALL_REFUSED:
         return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
-    if early and all(call.leaves_undefined for call in early):
-        calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
-        return Cause.RAISED_OVER_UNDEFINED.lines(who=who, operation=listed(list(calls)))
     if early:
         calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
-        return Cause.RAISED_IN_FLIGHT.lines(who=who, operation=listed(list(calls)))
-    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _told_unused(message))
+        is_undefined = all(call.leaves_undefined for call in early)
+        poisoned = Cause.RAISED_OVER_UNDEFINED if is_undefined else Cause.RAISED_IN_FLIGHT
+        return poisoned.lines(who=who, operation=listed(list(calls)))
+    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in(message))
 
 
 def _because(reason: Reason, who: str) -> list[str | Line]:
@@ -225,7 +224,37 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
     return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())
 
 
-def _told_unused(message: str) -> str:
+def _unused_in(message: str) -> str:
     """Return the unused parameters named in the text of an error."""
     found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
     return found[1] if found else "some parameters"
+
+
+# --- calls made while an exception unwound, in `finally` for example --------------------------------------------------
+
+_MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
+"""Codes of possible consequences of an exception; deadlocks on a dead rank name the exception already."""
+
+
+def led_by(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
+    """Return the findings; those caused by ranks that an exception of `errors` was unwinding say so."""
+    return [_consequence(finding, errors) if _follows(finding, errors) else finding for finding in findings]
+
+
+def _follows(finding: Finding, errors: Collection[int]) -> bool:
+    """True if the finding is caused by calls of ranks that were unwinding an exception."""
+    if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
+        return False
+    callers = {call.rank for call in finding.calls}
+    if finding.code.value.startswith("mismatch."):
+        return not callers.isdisjoint(errors) and not callers.issubset(errors)
+    return not set(finding.ranks).isdisjoint(errors) or (bool(callers) and callers.issubset(errors))
+
+
+def _consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
+    ranks = tuple(sorted({*(call.rank for call in finding.calls), *finding.ranks} & errors.keys()))
+    calls = dict.fromkeys(f"{call.operation} #{call.sequence}" for call in finding.calls if call.rank in ranks)
+    kinds = listed(list(dict.fromkeys(done_by(errors[rank]).partition(":")[0] for rank in ranks)))
+    advice = Cause.CALLS_ON_ITS_WAY_OUT.lines(who=rank_list(ranks), operation=" and ".join(calls), fact=kinds)
+    kept = [line for line in finding.lines if not (isinstance(line, Line) and line.label in {"cause", "try"})]
+    return dataclasses.replace(finding, ranks=ranks, lines=(*kept, *advice))

@@ -1,4 +1,4 @@
-"""Divergence findings: replicas of one model that should be equal, but differ."""
+"""Divergence findings: replicas of one model that should be equal, but differ, or differ from training without DDP."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import NOWHERE, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import Row, minority, table
+from ddpsim.simulator.diagnosis.explain import Row, minority, summarized_finding, table
+from ddpsim.simulator.joins import Joining
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list
 
@@ -27,7 +28,6 @@ class Occasion(Enum):
     USUAL = "usual"
     """An optimizer step, an evaluation, or a first forward."""
     MADE = "made"
-    """The wrapper was made."""
     BEGAN = "began"
     """A forward began, after a change that no optimizer step is known for."""
     BACKWARD = "backward"
@@ -41,11 +41,10 @@ class Occasion(Enum):
     AVERAGED = "averaged"
     """The program averaged parameters itself."""
     ENDED = "ended"
-    """The program returned."""
 
 
 class Moment(NamedTuple):
-    """When replicas were compared."""
+    """The point of a training at which replicas were compared."""
 
     wrapper: int
     step: int
@@ -204,15 +203,11 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
     `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
     text = skip_text(moment, skippers, rank_list(others))
-    lines = [f"last step at {site}" if site != NOWHERE else "" for site in skippers.values()]
-    rows = [
-        *(Row(rank, "skipped it", line) for rank, line in zip(skippers, lines, strict=True)),
-        *(Row(rank, "made it", _text(site)) for rank, site in others.items()),
-    ]
-    body: list[str | Line] = [f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}", f"  {text}", *table(rows)]
-    body += Cause.STEP_SKIPPED.lines(fact=text)
+    rows = [Row(rank, "skipped it", _text(site) and f"last step at {site}") for rank, site in skippers.items()]
+    rows += [Row(rank, "made it", _text(site)) for rank, site in others.items()]
+    parts = table(rows), Cause.STEP_SKIPPED.lines(fact=text)
     sites = _known([*skippers.values(), *others.values()])
-    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, tuple(body), sites)
+    return summarized_finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, *parts, sites=sites)
 
 
 NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model at the same moment"
@@ -222,8 +217,7 @@ NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model a
 def nothing_compared(world_size: int) -> Finding:
     """Return the finding for a check of replicas that compared nothing."""
     summary = 'check="replicas" compared nothing: no two ranks had a replica of a model at the same moment'
-    body: list[str | Line] = [f"UNKNOWN  {Code.UNCHECKED}", f"  {summary}", *Cause.NOTHING_COMPARED.lines()]
-    return Finding(Code.UNCHECKED, tuple(range(world_size)), summary, tuple(body))
+    return summarized_finding(Code.UNCHECKED, tuple(range(world_size)), summary, Cause.NOTHING_COMPARED.lines())
 
 
 def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
@@ -241,6 +235,7 @@ def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
 
 
 def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[Line]:
+    """Return the cause and what to try, for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
         return Cause.GRADIENTS_DIFFER.lines()
     if code is Code.DIVERGENCE_BUFFERS:
@@ -273,3 +268,52 @@ def _advise_buffers(moment: Moment) -> Advice[[]]:
     if "evaluation" in moment.text:
         return Cause.BUFFERS_IN_EVALUATION
     return Cause.BUFFER_HOOK_DIFFERS if moment.optimizer_step else Cause.BUFFERS_NOT_SYNCHRONISED
+
+
+# --- ranks that agree with each other, but differ from training without DDP -------------------------------------------
+
+
+class Deviation(NamedTuple):
+    """The first deviation of ranks from training without DDP."""
+
+    code: Code
+    ranks: tuple[int, ...]
+    world_size: int
+    is_no_number: bool = False
+    """True if a value is nan or infinite instead of a number."""
+    factor: float | None = None
+    """The factor between every differing element and the expected one; None if there is no common factor."""
+    is_by_hand: bool = False
+    """True if the program reduces gradients itself, without a wrapper."""
+
+
+def advise_deviation(deviation: Deviation, joins: Sequence[Joining]) -> list[Line]:
+    """Return the cause and what to try; `joins` are the `join()` blocks of the run."""
+    if deviation.is_no_number:
+        return Cause.NO_NUMBER.lines()
+    if deviation.factor is not None:
+        return Cause.SCALED.lines(fact=_factor_text(deviation.factor, deviation.world_size))
+    if len(deviation.ranks) < deviation.world_size:
+        return Cause.OTHER_ON_SOME_RANKS.lines(who=rank_list(deviation.ranks))
+    joined = [rank for joining in joins for rank in joining.ranks if rank.calls]
+    phases = {phase for rank in joined for phase, _ in rank.shadowed}
+    cause = _cause_in_join(deviation.code, phases) if joined else None
+    if cause is not None:
+        return cause.lines(rank_list({rank.rank for rank in joined}))
+    if deviation.code is Code.DIVERGENCE_BUFFERS:
+        return Cause.OTHER_COUNT.lines()
+    return (Cause.REDUCED_BY_HAND if deviation.is_by_hand else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
+
+
+def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
+    """Return the cause that torch's join does not cover, by the phases in which it answered calls for joined ranks."""
+    if code is Code.DIVERGENCE_BUFFERS:
+        return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None
+    if Phase.USER.value in phases:
+        return Cause.JOINED_STEPPED
+    return Cause.JOINED_WITH_USED_MAP if Phase.USED_MAP.value in phases else Cause.JOINED_DIVISOR
+
+
+def _factor_text(factor: float, world_size: int) -> str:
+    known = {float(world_size): " (the world size)", 1.0 / world_size: " (1 / world size)"}
+    return f"{factor:.4g}" + next((text for value, text in known.items() if abs(factor - value) < 1e-4 * value), "")

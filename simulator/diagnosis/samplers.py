@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import Row, minority, table
+from ddpsim.simulator.diagnosis.explain import Row, against, minority, summarized_finding, table
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
@@ -36,7 +36,7 @@ class Read(NamedTuple):
     """The line that iterates over it."""
 
 
-_MADE_WITH = ("num_replicas", "samples", "shuffle", "drop_last", "seed")
+_SETTINGS = ("num_replicas", "samples", "shuffle", "drop_last", "seed", "epoch")
 _NAMES = {"samples": "length of the data set"}
 
 
@@ -49,49 +49,37 @@ def parts_differ(read: Sequence[Read]) -> Finding | None:
     if size < 2 or all(each.sampling.num_replicas != size for each in read):
         return None
     read = sorted(read)
-    for name in _MADE_WITH:
-        if name == "seed" and not _differs([_permutation(each.sampling) for each in read]):
-            continue
-        if _differs(values := [getattr(each.sampling, name) for each in read]):
+    settings = [each.sampling for each in read]
+    # The generator that orders all samples is seeded with the sum of seed and epoch.
+    orders_differ = len({each.seed + each.epoch if each.shuffle else 0 for each in settings}) > 1
+    for name in _SETTINGS if orders_differ else _SETTINGS[:-2]:
+        values = [getattr(each, name) for each in settings]
+        if len(set(values)) > 1:
             return _finding(read, _NAMES.get(name, name), values)
-    if _differs([_permutation(each.sampling) for each in read]):
-        return _finding(read, "epoch", [each.sampling.epoch for each in read])
-    if len({each.sampling.rank for each in read}) < size:
-        return _same_part(read)
-    return None
-
-
-def _differs(values: Sequence[Hashable]) -> bool:
-    return len(set(values)) > 1
-
-
-def _permutation(sampling: Sampling) -> int:
-    """Return the seed of the generator that orders all samples."""
-    return sampling.seed + sampling.epoch if sampling.shuffle else 0
+    return _same_part(read) if len({each.rank for each in settings}) < size else None
 
 
 def _finding(read: Sequence[Read], name: str, values: Sequence[object]) -> Finding:
     sides = ranks_by((each.rank, value) for each, value in zip(read, values, strict=True))
     culprits = minority(sides.values())
-    values_text = " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
-    if name == "epoch":
-        return _worded(read, culprits, f"epoch {values_text}", Cause.SAMPLERS_OF_OTHER_EPOCHS.lines())
-    return _worded(read, culprits, f"{name} {values_text}", Cause.SAMPLERS_DIFFER.lines(fact=name))
+    epochs = Cause.SAMPLERS_OF_OTHER_EPOCHS.lines()
+    advice = epochs if name == "epoch" else Cause.SAMPLERS_DIFFER.lines(fact=name)
+    return _worded(read, culprits, f"{name} {against(sides)}", advice)
 
 
 def _same_part(read: Sequence[Read]) -> Finding:
     sides = ranks_by((each.rank, each.sampling.rank) for each in read)
     culprits = tuple(sorted(rank for ranks in sides.values() if len(ranks) > 1 for rank in ranks))
-    told = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in sides.items() if len(ranks) > 1)
-    return _worded(read, culprits, told, Cause.SAMPLERS_OF_ONE_RANK.lines())
+    what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in sides.items() if len(ranks) > 1)
+    return _worded(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
-def _worded(read: Sequence[Read], culprits: tuple[int, ...], told: str, advice: Sequence[Line]) -> Finding:
-    summary = f"samplers made at {read[0].made} differ: {told}"
-    rows = [Row(each.rank, _text(each.sampling), str(each.site)) for each in read]
-    code = Code.HAZARD_SAMPLER
-    lines: list[str | Line] = [f"HAZARD  {code}", f"  {summary}", *table(rows), *advice]
-    return Finding(code, culprits, summary, tuple(lines), (read[0].site, read[0].made))
+def _worded(read: Sequence[Read], culprits: tuple[int, ...], what: str, advice: Sequence[Line]) -> Finding:
+    """Return the finding for samplers that differ in `what`."""
+    summary = f"samplers made at {read[0].made} differ: {what}"
+    rows = table([Row(each.rank, _text(each.sampling), str(each.site)) for each in read])
+    sites = (read[0].site, read[0].made)
+    return summarized_finding(Code.HAZARD_SAMPLER, culprits, summary, rows, advice, sites=sites)
 
 
 def _text(sampling: Sampling) -> str:

@@ -1,4 +1,4 @@
-"""The finding for collectives that combine tensors of different names, as ranks loop over them in different orders."""
+"""The finding for collectives that combine tensors of different names: ranks loop over them in different orders."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
+from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, summarized_finding, table
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import rank_list, ranks_by
 
 MOST_NAMED = 256
 """The most tensors of one line whose names are looked up; a look-up takes as long as half a call."""
@@ -36,10 +36,15 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     Different names may be intended. So all ranks must have the same names, equally often, in calls that met.
     """
     ranks = list(named.values())
-    names, sequences = [[each.name.text for each in calls] for calls in ranks], [_sequences(calls) for calls in ranks]
+    names = [[each.name.text for each in calls] for calls in ranks]
+    sequences = [[each.call.sequence for each in calls] for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
-    length = next((length for length in _lengths(names) if _are_same(names, length)), 0)
+    for length in _lengths(len(names[0])):
+        if all(sorted(each[:length]) == sorted(names[0][:length]) for each in names):
+            break
+    else:
+        return None
     names = [each[:length] for each in names]
     if all(each == names[0] for each in names):
         return None
@@ -47,19 +52,9 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     return _finding([calls[first] for _, calls in sorted(named.items())])
 
 
-def _lengths(names: Sequence[Sequence[str]]) -> range:
+def _lengths(longest: int) -> range:
     """Return the lengths to compare: all calls; or fewer if only the first calls have names, without the last round."""
-    longest = len(names[0])
     return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
-
-
-def _are_same(names: Sequence[Sequence[str]], length: int) -> bool:
-    """True if all ranks have the same names, equally often, among the first `length` calls."""
-    return all(sorted(each[:length]) == sorted(names[0][:length]) for each in names)
-
-
-def _sequences(calls: Sequence[NamedCall]) -> list[int]:
-    return [each.call.sequence for each in calls]
 
 
 def _finding(met: Sequence[NamedCall]) -> Finding:
@@ -67,9 +62,8 @@ def _finding(met: Sequence[NamedCall]) -> Finding:
     culprits = minority(sides.values())
     calls = [each.call for each in met]
     code = Code.MISMATCH_ORIGIN if all(each.name.is_sure for each in met) else Code.HAZARD_TENSOR_ORDER
-    of = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
-    summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {of}'
-    rows = [Row(each.call.rank, f"{each.call}  {each.name.text}", each.call.location) for each in met]
-    kind = "MISMATCH" if code is Code.MISMATCH_ORIGIN else "HAZARD"
-    lines: list[str | Line] = [f"{kind}  {code}", f"  {summary}", *table(rows), *Cause.NAMES_MEET.lines()]
-    return Finding(code, culprits, summary, tuple(lines), sites_of(calls, culprits), calls=tuple(calls))
+    names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
+    summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {names}'
+    rows = table([Row(each.call.rank, f"{each.call}  {each.name.text}", each.call.location) for each in met])
+    sites, advice = sites_of(calls, culprits), Cause.NAMES_MEET.lines()
+    return summarized_finding(code, culprits, summary, rows, advice, sites=sites, calls=calls)

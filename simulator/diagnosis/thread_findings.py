@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, Snapshot, ThreadSnapshot
-from ddpsim.simulator.diagnosis.explain import elided, shortened
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, Snapshot, ThreadSnapshot, WaitReading
+from ddpsim.simulator.diagnosis.explain import elided, shortened, summarized_finding
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
@@ -20,22 +19,19 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     """Return the finding for a thread that raised on these ranks; `error` is the exception's type and message."""
     where = f" at {site}" if site else ""
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
-    lines: list[str | Line] = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
-    lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    is_injected = error.startswith(InjectedCrashError.__name__)
-    cause = Cause.FAULT_INJECTED if is_injected else Cause.THREAD_RAISED
-    lines += cause.lines(who=rank_list(ranks))
-    return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, tuple(lines), (site,) if site else ())
+    lines = ["  " + line for line in traceback_text.rstrip().splitlines()]
+    cause = Cause.FAULT_INJECTED if error.startswith(InjectedCrashError.__name__) else Cause.THREAD_RAISED
+    advice, sites = cause.lines(who=rank_list(ranks)), (site,) if site else ()
+    return summarized_finding(Code.HAZARD_THREAD_ERROR, ranks, summary, lines, advice, sites=sites)
 
 
 def together(snapshot: Snapshot, readings: Sequence[WaitReading]) -> list[WaitReading]:
-    """Merge equal readings of thread deadlocks on several ranks into one, at the first one's position."""
+    """Merge equal thread deadlocks of several ranks into one, at the position of the first."""
     alike: dict[object, WaitReading] = {}
     for index, reading in enumerate(readings):
         key: object = index
         if reading.code is Code.DEADLOCK_THREADS:
-            numbers = reading.threads or reading.culprits
-            threads = [snapshot.threads[number] for number in numbers]
+            threads = [snapshot.threads[number] for number in reading.threads or reading.culprits]
             key = tuple((thread.name, _kind(thread.wait)) for thread in threads)
         first = alike.setdefault(key, reading)
         if first is not reading:

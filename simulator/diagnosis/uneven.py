@@ -1,4 +1,4 @@
-"""Counts, for findings: how often each rank reached the lines, or used the wrappers, whose calls met or wait."""
+"""Loops that some ranks ran more often than others: counts for findings, and deadlocks of messages that they cause."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReading
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 _MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
+
+COUNTERPART = {"send": "recv", "recv": "send"}
+"""By operation, the one on the other side of a message."""
 
 _A_LOOP = 2
 """A rank that reached a line this often reached it in a loop."""
@@ -22,13 +27,8 @@ def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
 
     Compared are the ranks of `calls` (which met or wait), and the ranks that are `missing` there.
     """
-    return [Line("counts", f"{what} {_times(times)}") for what, times in _unequal(calls, issued, missing)]
-
-
-def behind(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]) -> tuple[int, ...]:
-    """Return the missing ranks that ran through such a loop less often than others."""
-    loops = [times for _, times in _unequal(calls, issued, missing)]
-    return tuple(rank for rank in missing if any(times[rank] < max(times.values()) for times in loops))
+    loops = _unequal(calls, issued, missing)
+    return [Line("counts", f"{what} {_by_count(times, 'time', 'times')}") for what, times in loops]
 
 
 def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
@@ -57,21 +57,16 @@ def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator
     for site in dict.fromkeys(site for own in batches.values() for site in own):
         loops = {rank: own[site] for rank, own in batches.items() if site in own}
         last = min(map(len, loops.values())) - 1
-        sides = sorted(ranks_by((rank, own[last]) for rank, own in loops.items()).items(), reverse=True)
-        if len(sides) > 1:
-            counts = "; ".join(f"{count} batch{'es' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
-            yield Line("batches", f"the data loader of {site} has {counts}")
+        batches_of = {rank: own[last] for rank, own in loops.items()}
+        if len(set(batches_of.values())) > 1:
+            yield Line("batches", f"the data loader of {site} has {_by_count(batches_of, 'batch', 'batches')}")
 
 
 def _of_lines(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
-    own = [
-        call
-        for call in calls
-        if call.site != NOWHERE and call.origin.phase is Phase.USER and call.operation not in CREATING
-    ]
-    for call in {call.site: call for call in own}.values():
+    own = [call for call in calls if call.origin.phase is Phase.USER and call.operation not in CREATING]
+    for call in {call.site: call for call in own if call.site != NOWHERE}.values():
         line = call.site, call.group
         made = Counter(
             each.rank for each in issued if (each.site, each.group) == line and each.sequence <= call.sequence
@@ -92,6 +87,79 @@ def _of_wrappers(
         yield f"DDP #{wrapper} went forward", steps
 
 
-def _times(times: Mapping[int, int]) -> str:
-    sides = sorted(ranks_by(times.items()).items(), reverse=True)
-    return "; ".join(f"{count} time{'s' * (count != 1)} on {rank_list(ranks)}" for count, ranks in sides)
+def _by_count(counts: Mapping[int, int], one: str, many: str) -> str:
+    """Return the counts of ranks as text, the largest first: `3 times on rank 0; 1 time on ranks 1, 2`."""
+    sides = sorted(ranks_by(counts.items()).items(), reverse=True)
+    return "; ".join(f"{count} {one if count == 1 else many} on {rank_list(ranks)}" for count, ranks in sides)
+
+
+# --- deadlocks of messages --------------------------------------------------------------------------------------------
+#
+# If all ranks of a cycle send, or all receive, the order of the calls may be wrong. But if messages of this line met
+# messages of the peer's line before, and the peer has left that line, then the order is right and the counts differ.
+# The same holds if a rank waits for a message while the others wait for that rank in the collective of a loop, which it
+# reached before, but less often than they did.
+
+
+def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
+    """Return the cause and what to try, if ranks of a cycle made unequal numbers of messages; else []."""
+    waiting = {call.rank: call for call in calls}
+    for call in calls:
+        there = waiting.get(call.peer) if call.peer is not None else None
+        site = _met_at(call, issued)
+        if there is None or site is None or site == there.site:
+            continue
+        mine = _times_at(issued, call.rank, call.site)
+        theirs = _times_at(issued, there.rank, site)
+        went_on = (
+            f"rank {there.rank} reached {COUNTERPART[call.operation]} at {site} {theirs} and continued at {there.site}"
+        )
+        return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(
+            who=f"rank {call.rank}", operation=call.operation, site=str(call.site), fact=mine, usual=went_on
+        )
+    return []
+
+
+def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Call]:
+    """Return, by rank, the messages of ranks that reached a loop's collective less often than those waiting there.
+
+    A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
+    communicates may be called outside the loop.
+    """
+    calls = {rank: next(iter(snapshot.ranks[rank].calls), None) for rank in reading.victims}
+    waiting = [call for call in calls.values() if call is not None]
+    collectives = [call for call in waiting if not call.is_point_to_point]
+    lines = {_line(call) for call in collectives}
+    of_loops = [each for each in snapshot.issued if each.origin.phase is not Phase.USER or _line(each) in lines]
+    times = Counter((each.rank, _line(each)) for each in snapshot.issued)
+    messages = {
+        call.rank: call
+        for call in waiting
+        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, _line(call)] == 1
+    }
+    loops = [made for _, made in _unequal(collectives, of_loops, tuple(messages))]
+    return {rank: messages[rank] for rank in messages if any(made[rank] < max(made.values()) for made in loops)}
+
+
+def _line(call: Call) -> tuple[Site, Site | None]:
+    return call.site, call.caller
+
+
+def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:
+    """Return the peer's line whose messages met those of the call's line; None if there are several."""
+    if call.peer in (None, ANY_SOURCE):
+        return None
+    way, other_way = _way(call), (call.peer, COUNTERPART[call.operation], call.rank, call.group, call.tag)
+    own = [each for each in issued if _way(each) == way]
+    others = [each for each in issued if _way(each) == other_way]
+    sites = {other.site for each, other in zip(own, others, strict=False) if each.site == call.site}
+    return sites.pop() if len(sites) == 1 else None
+
+
+def _way(call: Call) -> tuple[int, str, int | None, str, int]:
+    return call.rank, call.operation, call.peer, call.group, call.tag
+
+
+def _times_at(issued: Sequence[Call], rank: int, site: Site) -> str:
+    count = sum(each.rank == rank and each.site == site for each in issued)
+    return "once" if count == 1 else f"{count} times"

@@ -1,8 +1,8 @@
-"""The wait-for graph of a deadlock, and its readings (the reasons why ranks wait).
+"""The wait-for graph of a deadlock, and the reasons why ranks wait, each as a `WaitReading`.
 
-Nodes are ranks and the slots they wait in. An edge goes from a rank to its slot, and from a slot to each rank that has
-not made its call. The slots keep the graph small: if half of 1,024 ranks wait for the other half, there are 1,024
-edges, not 262,144.
+Nodes are ranks and slots: a slot is a collective, or one side of a message, in which ranks wait. An edge goes from a
+rank to its slot, and from a slot to each rank that has not made its call. The slots keep the graph small: if half of
+1,024 ranks wait for the other half, there are 1,024 edges, not 262,144.
 
 An AND node needs all its successors. An OR node (a receive from any source, a wait for one of several calls, a store
 key) needs one. The graph is built only when no rank can run and no timer is pending, so every waiting rank waits
@@ -27,9 +27,8 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.digraph import Digraph
-from ddpsim.simulator.diagnosis.wait_reading import WaitReading
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
@@ -75,6 +74,7 @@ class WaitGraph:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
+        """Add a node for each wait, with the edges to all that it waits for."""
         graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
         for node in self.waits:
             graph.add_node(node)
@@ -87,10 +87,9 @@ class WaitGraph:
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
-            open_calls = [
-                call for call in stream.started if call in slot_by_call
-            ]  # a call that does not agree is in no slot
-            graph.add_edges((Stream(stream.rank), ("slot", slot_by_call[call])) for call in open_calls)
+            # A call that does not agree is in no slot.
+            slots = [slot_by_call[call] for call in stream.started if call in slot_by_call]
+            graph.add_edges((Stream(stream.rank), ("slot", slot)) for slot in slots)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph.after:
                 if slot.any_suffices:
@@ -234,16 +233,12 @@ def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
     if not starts:
         return ()
     start, knot = min(starts, key=lambda each: each[0].rank)
-    cycle = _cycle_through(graph.within(knot), start)
+    within = graph.within(knot)
+    paths = [within.shortest_path(after, start) for after in sorted(within.after[start], key=repr)]
+    cycle = [start, *min(paths, key=len)[:-1]]
     return tuple(node for node in cycle if isinstance(node, (Thread, Stream)))
 
 
 def _order(node: Thread | Stream) -> tuple[int, bool, int]:
     """Sort key: by rank, its main thread first."""
     return node.rank, isinstance(node, Stream), node.number if isinstance(node, Thread) else 0
-
-
-def _cycle_through(graph: Graph, start: Thread | Stream) -> list[Any]:
-    """Return a shortest path from `start` back to itself."""
-    paths = [graph.shortest_path(after, start) for after in sorted(graph.after[start], key=repr)]
-    return [start, *min(paths, key=len)[:-1]]

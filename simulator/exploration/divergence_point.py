@@ -40,8 +40,8 @@ def closest_pass(
     """Return a passing execution with the longest known prefix of the failing one's choices, and where they differ.
 
     Without a passing execution, the default schedule is tried. Returns None if that does not pass, or if the failing
-    schedule passes when it is repeated. `drawn` is the number of random continuations, each one more execution where
-    the others fail. Once `is_over` returns True, the search ends with the best result so far.
+    schedule passes when it is repeated. `drawn` is the number of random continuations that are tried if the others
+    fail. Once `is_over` returns True, the search ends with the best result so far.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices
@@ -50,37 +50,37 @@ def closest_pass(
     if failed == passed:
         return None
     found, choices = run(passed)
-    ways = dict.fromkeys([passed, (0,) * length, *(_drawn(seed, length) for seed in range(drawn))])
-    shared, differs = _in_common(failed, choices), length
+    ways = dict.fromkeys([passed, (0,) * length, *(_random_choices(seed, length) for seed in range(drawn))])
+    shared, differs = _shared_length(failed, choices), length
     while found.verdict is Verdict.PASS and differs - shared > 1 and not is_over():
         middle = (shared + differs) // 2
         for way in ways:
             result, offered = run(failed[:middle] + way[middle:])
             if result.verdict is Verdict.PASS:
-                found, choices, shared = result, offered, max(middle, _in_common(failed, offered))
+                found, choices, shared = result, offered, max(middle, _shared_length(failed, offered))
                 break
         else:
             differs = middle
-    parting = _parting(failed, choices)
-    if found.verdict is not Verdict.PASS or parting is None:
+    point = _first_divergence(failed, choices)
+    if found.verdict is not Verdict.PASS or point is None:
         return None
-    again, _ = run(failed)  # one that fails by chance, or by what runs leave behind, may pass by the same choices
-    return None if again.verdict is Verdict.PASS else (found, parting)
+    again, _ = run(failed)  # a failure that does not only depend on the choices may pass now
+    return None if again.verdict is Verdict.PASS else (found, point)
 
 
-def _drawn(seed: int, length: int) -> tuple[int, ...]:
+def _random_choices(seed: int, length: int) -> tuple[int, ...]:
     """Return a random schedule; each of up to six options is equally likely."""
     numbers = random.Random(seed)
     return tuple(int(numbers.random() * 60) for _ in range(length))
 
 
-def _in_common(failed: Sequence[int], passing: Sequence[Choice]) -> int:
+def _shared_length(failed: Sequence[int], passing: Sequence[Choice]) -> int:
     """Return the length of the prefix of choices that a run shares with the failed one."""
     pairs = enumerate(zip(failed, passing, strict=False))
     return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
-def _parting(failed: Sequence[int], passing: Sequence[Choice]) -> DivergencePoint | None:
+def _first_divergence(failed: Sequence[int], passing: Sequence[Choice]) -> DivergencePoint | None:
     """Return the first choice in which a run differs from the failed one; None if there is none."""
     for number, (taken, choice) in enumerate(zip(failed, passing, strict=False)):
         if taken != choice.taken:

@@ -1,11 +1,9 @@
 """Dynamic partial order reduction (DPOR): one execution for each class of equivalent interleavings.
 
-The algorithm is Source-DPOR with sleep sets, as published: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets:
-A Foundation for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL
-2014). It refines the DPOR of C. Flanagan and P. Godefroid (POPL 2005), whose persistent sets make more runs. Refused:
-wakeup trees (Optimal-DPOR of the same paper), which break no run off but keep parts of runs for each node; bounded
-preemptions as in Loom and random schedules as in Shuttle, which are other policies here ("dfs" and "random", "pct").
-With E for the steps of a run so far:
+The algorithm is Source-DPOR with sleep sets: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets: A Foundation
+for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL 2014). It makes
+fewer runs than the DPOR of C. Flanagan and P. Godefroid (POPL 2005). Not used: wakeup trees (Optimal-DPOR of the same
+paper), which break no run off but keep parts of runs for each node. With E for the steps of a run so far:
 
     Explore(E, Sleep):
       if there is p in enabled(E) \\ Sleep:
@@ -27,7 +25,7 @@ are the only waste. Races are between steps, not between choice points:
   keys were set, unless one of the keys is removed again. Then the two are in a race; so are the removal of one of
   several keys and the wait for all of them.
 - A receive from any source takes each available message, one per run. A message that came later and could have come
-  earlier is in a race with the receive, or with the message that was taken (message_races.py). In the run where that
+  earlier is in a race with the receive, or with the message that was taken (see MessageRaces). In the run where that
   message comes first, the receive takes only that one.
 - A mismatch ends the run although other ranks could still run. So another rank is tried first, too: what it does may
   prevent the mismatch.
@@ -41,23 +39,51 @@ that knowledge. Polling loops are bounded (simulator/policies/spin_detection.py)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
-from ddpsim.simulator.exploration.compared import not_compared
-from ddpsim.simulator.exploration.happens_before import HappensBefore
+from ddpsim.simulator.diagnosis.nondeterminism import Offer
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
 from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
-from ddpsim.simulator.exploration.steps import initials
-from ddpsim.simulator.kernel.observer import CallName
 from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.policies.dfs import find_other_offers
+from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
 from ddpsim.simulator.wording import listed
+
+OF_THE_STORE = frozenset(
+    {
+        "add",
+        "append",
+        "check",
+        "compare_set",
+        "delete_key",
+        "get",
+        "list_keys",
+        "multi_get",
+        "multi_set",
+        "num_keys",
+        "queue_len",
+        "queue_pop",
+        "queue_push",
+        "set",
+        "wait",
+    }
+)
+OF_THREADS = frozenset(
+    {"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue", "ThreadPoolExecutor"}
+)
+_COMPARED = OF_THE_STORE | OF_THREADS
+
+
+def not_compared(used: Iterable[str]) -> list[str]:
+    """Return the used features for which there was no comparison, sorted."""
+    return sorted(set(used) - _COMPARED)
 
 
 class Dpor:
@@ -70,7 +96,7 @@ class Dpor:
         self._world_size = world_size
         self._path: list[Node] = []
         self._new_from = 0
-        """How many of the path's nodes are the same as in the run before; their races are known already."""
+        """The number of nodes at the start of the path that equal those of the run before; their races are known."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -79,13 +105,13 @@ class Dpor:
 
     @property
     def outside(self) -> str:
-        """What DPOR does not see, and used features for which it was not compared with all schedules."""
+        """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
         names = not_compared(self._used)
         used = f", and for {listed(names)}, which no comparison had" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
-        """The policy of the next execution; None once all classes were explored."""
+        """Return the policy of the next execution; None once all classes were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._run.find_alternatives()
             self._advance()
@@ -110,10 +136,11 @@ class Dpor:
         self.is_complete = not self._path
 
 
-class DporRun:
-    """The policy of one execution, and its observer."""
+class DporRun(HappensBefore):
+    """The policy of one execution, and its observer: the happens-before order of the run and the choices in it."""
 
     def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection, used: set[str]) -> None:
+        super().__init__(world_size)
         self.observer = self
         self._used = used
         self.spins = spins
@@ -124,10 +151,8 @@ class DporRun:
         self._new_from = new_from
         self._depth = 0
         self._differs: tuple[Offer, Offer] | None = None
-        self._order = HappensBefore(world_size)
         self._old_races = 0
         self._intents: list[Accesses] = [()] * world_size
-        self._step_node: list[int | None] = [None] * world_size
         self._looks_again: tuple[int, int] | None = None
         """The rank whose last step was a failed poll, and the index of the node that chose it."""
         self._sleep: Sleep = {}
@@ -168,7 +193,7 @@ class DporRun:
             return rank
         for access in self._intents[rank]:
             self.touched(rank, Access(access.object, Mode.READ))
-        self._begin(rank, None)
+        self.begins(rank, None)
         return None
 
     def _index(self, offer: Offer, node: Node) -> int:
@@ -195,20 +220,13 @@ class DporRun:
                     break
             else:
                 self._path.append(Node(offer, fresh, self._sleep, awake[:1]))
-        node = self._path[self._depth]
-        self._begin(node.chosen, self._depth)
-        self._depth += 1
-        if self._depth == self._new_from:
-            self._old_races = len(self._order.races)
+        self.begins(self._path[self._depth].chosen, self._depth)
+        node = self._next_node()
         self._sleep = node.sleep
         self._wake(node.chosen)
         if self._taken:
             node.sources |= self._taken.get(node.chosen, frozenset())
         return node
-
-    def _begin(self, rank: int, node: int | None) -> None:
-        self._step_node[rank] = node
-        self._order.begins(rank, node)
 
     def _wake(self, rank: int) -> None:
         """Remove a chosen rank from the sleep set, if it is there."""
@@ -227,28 +245,24 @@ class DporRun:
             if not left:
                 raise RedundantRun
             self._path.append(Node(offer, offer.options, {}, left))
-        node = self._path[self._depth]
+        return self._next_node()
+
+    def _next_node(self) -> Node:
         self._depth += 1
         if self._depth == self._new_from:
-            self._old_races = len(self._order.races)
-        return node
+            self._old_races = len(self.races)
+        return self._path[self._depth - 1]
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """Return the finding if this execution offered other choices than the one whose path it repeats.
-
-        An execution that was cut short by its budget may have made fewer choices.
-        """
-        if self._differs is not None:
-            return offers_differ(*self._differs)
-        if self._depth < self._known and not is_cut:
-            return offers_differ(self._path[self._depth].offer, None)
-        return None
+        """Return the finding if this execution offered other choices than the one whose path it repeats."""
+        missing = self._path[self._depth].offer if self._depth < self._known else None
+        return find_other_offers(self._differs, missing, is_cut=is_cut)
 
     def find_alternatives(self) -> None:
         """After the run: for each race, schedule a run in which the later step comes before the earlier one."""
-        for race in (*self._order.races[self._old_races :], *self._order.found_late()):
+        for race in (*self.races[self._old_races :], *self._messages.left()):
             if race.earlier.node is not None:  # else only its own rank could run there
-                self._path[race.earlier.node].try_one_of(initials(race, self._order.steps))
+                self._path[race.earlier.node].try_one_of(initials(race, self.steps))
         if self._ended_by is not None:
             self._path[self._ended_by].try_another()
 
@@ -260,69 +274,33 @@ class DporRun:
             self.is_redundant = True
         self._taken.pop(rank, None)  # it belonged to the step that ends here; the next receive may take from any source
         self.spins.intends(rank, accesses, looks_again=looks_again)
-        node = self._step_node[rank]
-        is_first_look = looks_again and accesses == self._intents[rank] and not self._order.has_touched(rank)
+        node = self._nodes[rank]
+        is_first_look = looks_again and accesses == self._intents[rank] and self._current[rank] is None
         if node is not None and is_first_look and not self.spins.is_idle(rank):
             self._looks_again = rank, node
             return
         self._looks_again = None
         self._intents[rank] = accesses
-        self._begin(rank, None)
-
-    def created(self, rank: int, key: Object) -> None:
-        """Note that a rank created a store key."""
-        self._order.created(rank, key)
-
-    def needs(self, rank: int, key: Object) -> None:
-        """Note that a rank needs a store key to exist before it continues."""
-        self._order.needs(rank, key)
-
-    def removed(self, key: Object) -> None:
-        """Note that a store key was removed."""
-        self._order.removed(key)
-
-    def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """Note that a rank begins to wait for store keys."""
-        self._order.waits(rank, is_for_good=is_for_good)
-
-    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Note that rank `by` created the last of the keys that `rank` waits for."""
-        self._order.let_go(by, rank, keys)
+        self.begins(rank, None)
 
     def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""
         self.spins.issued(rank, name, call)
-        self._order.issued(rank, name)
-        if call.peer is None:
-            return
-        channel, is_wild = channel_of(call), call.peer == ANY_SOURCE
-        self._order.issued_message(rank, name, channel, is_wild=is_wild)
-        if is_wild:
+        super().issued(rank, name, call)
+        if call.peer == ANY_SOURCE:
+            channel = channel_of(call)
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
-
-    def completed(self, names: Sequence[CallName]) -> None:
-        """Note calls that completed together."""
-        self._order.completed(names)
-
-    def learned(self, rank: int, name: CallName) -> None:
-        """Note that a rank has seen a call complete."""
-        self._order.learned(rank, name)
 
     def started(self, rank: int, thread: int) -> None:
         """Note a thread that a rank started; it can be chosen from now on."""
         self.spins.started(rank, thread)
         self._intents.append(())
-        self._step_node.append(None)
-        self._order.started(rank, thread)
-
-    def joined(self, rank: int, thread: int) -> None:
-        """Note that a rank has seen a thread end."""
-        self._order.joined(rank, thread)
+        super().started(rank, thread)
 
     def woke(self, by: int | None, rank: int) -> None:
         """Note that rank `by` (None: the clock) let `rank` continue."""
         self.spins.woke(by, rank)
-        self._order.woke(by, rank)
+        super().woke(by, rank)
 
     def cancelled(self, rank: int) -> None:
         """Note that a rank's thread was cancelled: its next step will not happen."""
@@ -341,12 +319,12 @@ class DporRun:
             self.is_redundant = True
         if self._sleep:
             self._sleep = disturbed(self._sleep, rank, access)
-        node = self._step_node[rank]
+        node = self._nodes[rank]
         if node is not None:
             self._path[node].accesses[access] = None
             if source is not None:
                 self._path[node].sources.add(source)
-        self._order.touched(rank, access, candidates)
+        super().touched(rank, access, source, candidates)
 
     def _note_source(self, rank: int, source: int) -> None:
         """Note the source of a received message; the run is redundant if this receive took it in an earlier run."""
@@ -363,4 +341,4 @@ class DporRun:
 
     def cut_short(self, rank: int) -> None:
         """Note which rank's step ended the run early."""
-        self._ended_by = self._step_node[rank]
+        self._ended_by = self._nodes[rank]

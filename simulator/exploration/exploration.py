@@ -20,7 +20,7 @@ class End(Enum):
     """An execution failed, and `keep_going` was not set."""
     BUDGET = "budget"
     INTERRUPT = "interrupt"
-    """Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Exploration:
     complete: bool
     """True if the executions cover every schedule."""
     verdict: Verdict
-    """Fail if an execution failed. Pass only if the exploration is complete, otherwise unknown: so the
-    policies that draw schedules never pass a program that leaves anything open."""
+    """Fail if an execution failed, pass if the exploration is complete, otherwise unknown. So policies that draw random
+    schedules do not pass a program that has a choice."""
     first_failure: Result | None
-    """Its schedule and its replay line reproduce it."""
+    """The first execution that failed; its schedule and its replay line reproduce it."""
     first_pass: Result | None
-    """An execution that passed, to compare with; None if none did."""
+    """The first execution that passed, to compare with; None if none did."""
     outcomes: Counter[str]
-    """How often each outcome occurred: the verdict, the findings' codes with their ranks, and the returned values if
-    executions that passed differ in that."""
+    """How often each outcome occurred. An outcome is the verdict, the findings' codes with their ranks, and the
+    returned values if executions that passed differ in them."""
     end: End
     seconds: float
     limits: str = ""
@@ -80,7 +80,7 @@ class Exploration:
 
     @property
     def extent(self) -> str:
-        """How much was covered, in a sentence."""
+        """A sentence on how much was covered."""
         runs = "1 execution" if self.executions == 1 else f"{self.executions} executions"
         limits = f" {self.limits}" if self.limits else ""
         if self.end is End.COVERED:

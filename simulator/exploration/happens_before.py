@@ -6,20 +6,153 @@ first (simulator/accesses.py); and a step that let a rank continue (it set the k
 the lock or started the thread) before that rank's next step. When virtual time advances, all steps so far come before
 what follows.
 
-Each step carries a vector clock (C. Fidge, 1988; F. Mattern, 1989). Refused: a graph of the steps with a search per
-question, because each access asks whether one step came before another; and the epochs of FastTrack (2009), which find
-that there is a race, while DPOR needs every step that is in one.
+Each step carries a vector clock (C. Fidge, 1988; F. Mattern, 1989), which answers quickly whether one step came before
+another. The epochs of FastTrack (2009) do not suffice: DPOR needs every step that is in a race.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode, Object, depends
-from ddpsim.simulator.exploration.message_races import MessageRaces
-from ddpsim.simulator.exploration.steps import Clock, Race, Step, joined, knows
-from ddpsim.simulator.kernel.observer import CallName
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.policies.observer import CallName, Observer
+
+Clock = list[int]
+"""A vector clock: by rank, how many of its steps came before. Threads that were started later are left out.
+
+Never changed after it was given to a rank, a call or a key.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One step that others can observe."""
+
+    position: int
+    """The index among all steps of the run."""
+    rank: int
+    number: int
+    """The number among the rank's steps, from 1."""
+    clock: Clock
+    """The vector clock, this step included."""
+    node: int | None
+    """The index of the node that chose the rank; None if no other rank could run."""
+
+
+class Race(NamedTuple):
+    """Two steps that could have come in either order."""
+
+    earlier: Step
+    later: Step
+
+
+def initials(race: Race, steps: Sequence[Step]) -> list[int]:
+    """Return the ranks that can run instead of the earlier step, so that the later step comes before it.
+
+    Let `v` be the steps after the earlier one that do not depend on it, up to the later one. The result is the ranks
+    whose first step in `v` has no other step of `v` before it. `steps` are all steps of the run, by position.
+    """
+    earlier, later = race
+    firsts: dict[int, int] = {}
+    found = []
+    for step in (*steps[earlier.position + 1 : later.position], later):
+        if step.rank in firsts or (step is not later and knows(step.clock, earlier.rank, earlier.number)):
+            continue
+        if not any(knows(step.clock, rank, number) for rank, number in firsts.items()):
+            found.append(step.rank)
+        firsts[step.rank] = step.number
+    return found
+
+
+def knows(clock: Clock, rank: int, number: int) -> bool:
+    """Return whether a rank's step of this number happened before the clock."""
+    return rank < len(clock) and clock[rank] >= number
+
+
+def joined(clocks: Iterable[Clock]) -> Clock:
+    """Return the join (element-wise maximum) of several clocks."""
+    return list(map(max, zip_longest(*clocks, fillvalue=0)))
+
+
+class Match(NamedTuple):
+    """The steps of a message and of the receive from any source that took it."""
+
+    send: Step
+    receive: Step
+
+    @property
+    def was_posted(self) -> bool:
+        """Return whether the receive was issued before the message."""
+        return self.receive.position < self.send.position
+
+
+class MessageRaces:
+    """The races between messages for receives from any source.
+
+    A message and its receive match once both were issued, in any order, so they are in no race. But the message that a
+    receive took is in a race with another one that it could have taken, in one of two ways:
+
+    - The receive could have come later, after the other message. So the receive is in a race with the other message if
+      that came after the matched one, or was not a candidate.
+    - The matched message could have come later, after the receive took the other one. So the two messages are in a race
+      if the receive was posted first. They also are if it was posted later, but its rank did not wait for it at once:
+      what the rank did next may have caused the other message. (A receive that is waited for at once is covered by the
+      first case.)
+
+    Messages of one sender never overtake each other.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[CallName, Step] = {}
+        """By call (messages, and receives from any source), the step that issued it."""
+        self._channels: dict[CallName, Object] = {}
+        """By receive from any source, its channel."""
+        self._matches: dict[Object, dict[CallName, Match]] = {}
+        """By channel and receive, the matches; without receives that were waited for at once."""
+        self._unless_waited_for: dict[CallName, list[Race]] = {}
+        """By receive: races of its message, which count unless its rank waits for the receive at once."""
+
+    def issued(self, name: CallName, step: Step, channel: Object, *, is_wild: bool) -> None:
+        """Note that a step issued a message or a receive; `is_wild` for a receive from any source."""
+        self._steps[name] = step
+        if is_wild:
+            self._channels[name] = channel
+
+    def met(self, send: CallName, receive: CallName) -> None:
+        """Note that a receive took a message."""
+        if (channel := self._channels.get(receive)) is not None:
+            self._matches.setdefault(channel, {})[receive] = Match(self._steps[send], self._steps[receive])
+
+    def waited_for(self, name: CallName, rank: int, number: int) -> None:
+        """Note that a rank, in its step `number`, has seen its call complete."""
+        matches = self._matches.get(self._channels.get(name, ()), {})
+        match = matches.get(name)  # None if it was waited for before
+        if match and not match.was_posted and (match.receive.rank, match.receive.number) == (rank, number):
+            del matches[name]
+            self._unless_waited_for.pop(name, None)
+
+    def comes(self, channel: Object, step: Step, clock: Clock) -> list[Race]:
+        """Return the races of a new message, issued in `step` by a rank with this clock, with earlier receives."""
+        found = []
+        for name, match in self._matches.get(channel, {}).items():
+            send, receive = match
+            if send.rank == step.rank:
+                continue
+            if not knows(clock, send.rank, send.number):
+                if not match.was_posted:  # else they depend on each other (simulator/accesses.py)
+                    self._unless_waited_for.setdefault(name, []).append(Race(send, step))
+            elif match.was_posted and not knows(clock, receive.rank, receive.number):
+                found.append(Race(receive, step))
+        return found
+
+    def left(self) -> Iterator[Race]:
+        """Return, at the end of a run, the races of messages whose receives were not waited for at once."""
+        return chain.from_iterable(self._unless_waited_for.values())
 
 
 class Touch(NamedTuple):
@@ -31,7 +164,7 @@ class Touch(NamedTuple):
     """For a receive from any source: the ranks whose messages were available."""
 
 
-class HappensBefore:
+class HappensBefore(Observer):
     """The steps of a run, and the races among them."""
 
     def __init__(self, world_size: int) -> None:
@@ -60,10 +193,6 @@ class HappensBefore:
         """Begin another step of a rank."""
         self._current[rank] = None
         self._nodes[rank] = node
-
-    def has_touched(self, rank: int) -> bool:
-        """True if the step that a rank is in can be observed."""
-        return self._current[rank] is not None
 
     def created(self, rank: int, key: Object) -> None:
         """Note that a rank created a store key."""
@@ -99,15 +228,13 @@ class HappensBefore:
         """Note that a store key was removed."""
         self.races += self._unless_removed.pop(key, ())
 
-    def issued(self, rank: int, name: CallName) -> None:
+    def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
-
-    def issued_message(self, rank: int, name: CallName, channel: Object, *, is_wild: bool) -> None:
-        """Note that the call just issued is a send or a receive; `is_wild` for a receive from any source."""
-        step = self._current[rank]
-        assert step is not None, "to issue a call can be observed"
-        self._messages.issued(name, step, channel, is_wild=is_wild)
+        if call.peer is not None:
+            step = self._current[rank]
+            assert step is not None, "other ranks can observe that a call is issued"
+            self._messages.issued(name, step, channel_of(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed(self, names: Sequence[CallName]) -> None:
         """Note calls that completed together: a rank that sees one complete knows what all their ranks knew."""
@@ -120,7 +247,7 @@ class HappensBefore:
     def started(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the rank's clock."""
         assert thread == len(self._clocks)
-        self.touched(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
+        self._touch(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)
@@ -138,8 +265,13 @@ class HappensBefore:
         """Note that rank `by` let `rank` continue; None: virtual time did, after all ranks were blocked."""
         self._learn(rank, joined(self._clocks) if by is None else self._clocks[by])
 
-    def touched(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
+    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access of a rank, and the races of its step with earlier steps."""
+        self._touch(rank, access, candidates)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _touch(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
         rivals, known = self._rivals(rank, access, self._earlier(access.object))
         rivals += self._could_have_come_sooner.pop(rank, ())
         before = self._clocks[rank]
@@ -148,12 +280,6 @@ class HappensBefore:
         if access.mode in (Mode.SEND, Mode.ANSWER):
             self.races += self._messages.comes(access.object, step, before)
         self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
-
-    def found_late(self) -> Iterator[Race]:
-        """Return the races that can only be decided at the end of a run."""
-        return self._messages.left()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _learn(self, rank: int, more: Clock) -> None:
         clock = self._clocks[rank]
@@ -212,7 +338,7 @@ class HappensBefore:
 
 
 def _might_have_taken(receive: Touch, sender: int, access: Access) -> bool:
-    """True if a later message could have been taken by this receive, had the message come earlier."""
+    """Return whether a receive could have taken a later message, had the message come earlier."""
     return (
         receive.access.mode is Mode.RECEIVE
         and access.mode in (Mode.SEND, Mode.ANSWER)

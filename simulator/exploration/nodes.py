@@ -26,7 +26,7 @@ Sleep = Mapping[int, Sleeper]
 
 
 def lets_run(sleep: Sleep, rank: int) -> bool:
-    """True if a rank is awake, or its next step can differ from the explored one."""
+    """Return whether a rank is awake, or its next step can differ from the explored one."""
     return rank not in sleep or sleep[rank].has_more
 
 

@@ -2,14 +2,21 @@
 
 An outcome has the verdict and the findings with their ranks, but no times. So equivalent schedules have the same
 outcome, and it does not matter which of them was run.
+
+Numbers in returned values have six digits, since the last ones depend on the processor. A value of an unknown type is
+shown as its type: its repr may contain an id(), which differs between runs.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from math import prod
+from typing import Any, NamedTuple
 
-from ddpsim.simulator.exploration.values import text_of
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Finding, Verdict
 from ddpsim.simulator.wording import rank_list
@@ -58,3 +65,64 @@ def _telling(result: Result) -> list[Finding]:
 
 def _finding(finding: Finding) -> str:
     return f"{finding.code} {rank_list(finding.ranks)}" if finding.ranks else str(finding.code)
+
+
+_LONGEST = 80
+_MOST_NUMBERS = 4096
+"""A tensor with more numbers is shown by its first ones and its sum."""
+_DEEPEST = 20
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a value; a long text is cut, and ends in a digest of the whole."""
+    text = _text(value, 0)
+    if len(text) <= _LONGEST:
+        return text
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"{text[: _LONGEST - 15].rstrip()}... #{digest}"
+
+
+def _text(value: Any, depth: int) -> str:
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, (bool, int, complex, str, bytes)):
+        return repr(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(_text(item, depth + 1) for item in value)
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(k, depth + 1)}: {_text(v, depth + 1)}" for k, v in value.items()) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
+    try:
+        return _text_of_object(value, depth)
+    except Exception:  # the user's code raised, or a tensor has no numbers (meta)
+        return type(value).__name__
+
+
+def _text_of_object(value: Any, depth: int) -> str:
+    name = type(value).__name__
+    if isinstance(value, BaseException):
+        return f"{name}({value})"
+    if is_dataclass(value) and not isinstance(value, type):
+        inner = ", ".join(f"{field.name}={_text(getattr(value, field.name), depth + 1)}" for field in fields(value))
+        return f"{name}({inner})"
+    if callable(getattr(value, "tolist", None)):  # a tensor, or an array or number of numpy's
+        return _text_of_numbers(value, depth)
+    if callable(getattr(value, "state_dict", None)):
+        return f"{name}({_text(dict(value.state_dict()), depth + 1)})"
+    return name
+
+
+def _text_of_numbers(value: Any, depth: int) -> str:
+    shape = tuple(value.shape)
+    if prod(shape) <= _MOST_NUMBERS:
+        return _text(value.tolist(), depth + 1)
+    first = _text(value.flatten()[:8].tolist(), depth + 1)
+    return f"{first[:-1]}, ...] of {list(shape)} with sum {_text(value.sum().item(), depth + 1)}"

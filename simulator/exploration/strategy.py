@@ -1,4 +1,4 @@
-"""Strategies: choose the schedules that an exploration runs, and know when all are covered."""
+"""Strategies: they choose the schedules that an exploration runs, and know when all are covered."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.policies.dfs import Dfs
+from ddpsim.simulator.policies.named import EXPLORING, POLICIES
 from ddpsim.simulator.policies.pct import CHOICES
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """Chooses the schedules. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
+    """The interface of strategies. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
 
     `take` may raise RedundantRun, too.
     """
@@ -41,7 +45,7 @@ class Strategy(Protocol):
 
 
 class Wrapped:
-    """Forwards to another strategy; subclasses override some of its methods."""
+    """A strategy that forwards to another one; subclasses override some of its methods."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -76,9 +80,9 @@ class Wrapped:
 
 
 class Walks:
-    """Runs random schedules, one for each of the seeds `seed`, `seed + 1`, ... without end; schedules may repeat.
+    """The strategy that runs random schedules, one for each seed from `seed` on, without end; schedules may repeat.
 
-    So it never knows that all schedules are covered, except if the first execution had no choice at all.
+    It is complete only if the first execution had no choice.
     """
 
     coverage = None
@@ -105,3 +109,40 @@ class Walks:
         self._choices = max(self._choices, len(result.schedule.choices))
         self.is_complete = self._choices == 0
         return None
+
+
+COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
+    "dpor": lambda world_size, option: Dpor(world_size),
+    "dfs": lambda world_size, option: Dfs(preemptions=option),
+}
+"""By policy name, makes a strategy that can be complete from a world size and the policy's option."""
+
+
+def strategy_of(
+    policy: str | Strategy,
+    world_size: int,
+    *,
+    seed: int = 0,
+    depth: int | None = None,
+    preemptions: int | None = None,
+) -> Strategy:
+    """Return the strategy of a name, with its options. Raises UsageError for an unknown name or option."""
+    given = {"depth": depth, "preemptions": preemptions}
+    for owner, option in ((each.name, each.option) for each in POLICIES.values() if each.option is not None):
+        value = given[option.name]
+        if value is not None and policy != owner:
+            raise UsageError(
+                f"{option.name} is {value!r}, which only policy {owner!r} has, not {policy!r}: leave it out"
+            )
+    if not isinstance(policy, str):
+        if isinstance(policy, type) or not callable(getattr(policy, "next_policy", None)):
+            raise UsageError(f"policy is {policy!r}, expected a name or an object with next_policy() and take(result)")
+        return policy
+    if policy not in EXPLORING:
+        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(EXPLORING)}: give one of these names")
+    row = POLICIES[policy]
+    wanted = None if row.option is None else given[row.option.name]
+    if policy in COVERING:
+        return COVERING[policy](world_size, wanted)
+    row.policy(seed, wanted)  # a wrong option raises now
+    return Walks(seed, lambda seed, choices: row.policy(seed, wanted, choices))

@@ -1,1 +1,1 @@
-"""What passes in this run and may hang, or give wrong numbers, under another backend or schedule."""
+"""Finds code that works in this run, but may hang or give wrong numbers under another backend or schedule."""

@@ -1,46 +1,45 @@
-"""Watches the calls of ranks for hazards: what passes here, and may hang or give wrong numbers elsewhere.
+"""Watches the calls of ranks for hazards: code that works in this run, but may hang or give wrong numbers elsewhere.
 
-Each hazard is noticed as a `Noticed`, and worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is
-not noticed, nor is a change that bypasses torch's version counters (`.data`, numpy), unless tensors in flight are
-poisoned: then contents are compared (poison.py), and numbers in them show reads (early_reads.py).
+Each hazard is reported as a `Noticed`, and simulator/diagnosis/hazards.py makes the finding. Reads of a tensor before
+the wait, and changes that bypass torch's version counters (`.data`, numpy), are found only if tensors in flight are
+poisoned (poison.py).
 
-Note [Parts]. All that views one storage shares one version counter, so for a part of a larger storage (a slice of a
-flat buffer) a new version may speak of another part. There the content decides: it is copied when the call is issued,
-and anew, for what the call writes, when its completion is delivered. What lies in between is compared when the slot
-fills, before the data moves. The rank that fills a slot itself gets its completion later, and what it writes into its
-outputs until then goes unnoticed, as does any change of a part too large to copy.
+Note [Parts]. All views of a storage share one version counter, so for a part of a larger storage (a slice of a flat
+buffer) a new version may mean a change of another part. So the content of a part is compared: with a copy from when the
+call was issued, and for outputs also with a copy from when the completion is delivered. Not found: changes of outputs
+between the last rank's call and the delivery of its completion, and changes of parts that are too large to copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
-from ddpsim.simulator.hazards.early_reads import EarlyReads
 from ddpsim.simulator.hazards.poison import Poisoned
-from ddpsim.simulator.hazards.poison_marks import holds_poison, may_hold_mark, unmark
+from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, holds_poison, may_hold_mark, numbers_in, unmark
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.payload import Payload
 
 _TENSORS_WATCHED = 8
-"""Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
+"""The most inputs and outputs of a call that are watched: all_gather has as many outputs as there are ranks."""
 
-_USER = Phase.USER  # as in turns.py
+_USER = Phase.USER  # faster to look up, see scheduler.py
 _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
 
 _Span = tuple[int, int]
-"""Where memory begins and ends."""
+"""The first address of a tensor's memory, and the one after its end."""
 
 
 class _Whole:
-    """A tensor that has its storage to itself: a new version is a change."""
+    """A tensor that shares its storage with no other: a new version is a change."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -49,7 +48,7 @@ class _Whole:
         self._version = tensor._version
 
     def has_changed(self, pending: Pending) -> bool:
-        """True if its owner wrote to it since the call was issued."""
+        """Return whether the rank wrote to the tensor since the call was issued."""
         return self._tensor._version != self._version
 
 
@@ -71,17 +70,17 @@ class _Part:
         self._content = _bytes(self._tensor).clone()
 
     def slot_fills(self) -> None:
-        """The call writes its outputs next."""
+        """Note that the call writes its outputs next."""
         self._has_changed = self._is_output and self._differs()
 
     def is_delivered(self) -> None:
-        """The call has written its outputs, and the owner is about to run again."""
+        """Note that the call has written its outputs, and that its rank is about to run again."""
         if self._is_output:
             self._copy()
             self._is_current = True
 
     def has_changed(self, pending: Pending) -> bool:
-        """True if its owner wrote to it since the call was issued."""
+        """Return whether the rank wrote to the tensor since the call was issued."""
         can_tell = self._is_current or not pending.is_complete
         return self._has_changed or (can_tell and self._differs())
 
@@ -90,40 +89,37 @@ class _Part:
 
 
 class _InFlight:
-    """A call that was not waited for yet."""
+    """A call that its rank has not waited for yet."""
 
     __slots__ = ("_brought", "_read", "_written", "is_sharing", "pending", "watched")
 
     def __init__(self, pending: Pending, watched: Sequence[_Whole | _Part | Poisoned], brought: Payload) -> None:
         self.pending = pending
         self.watched = watched
-        """What tells whether its tensors change."""
+        """The watches on its tensors."""
         self.is_sharing = False
-        """Another call has memory in common with it, and may change its tensors."""
+        """True if another call uses the same memory, and may change its tensors."""
         self._brought = brought
-        """The tensors."""
+        """The rank's tensors."""
         self._read: Sequence[_Span] | None = None
         self._written: Sequence[_Span] = ()
 
     @property
     def parts(self) -> list[_Part]:
-        """Its tensors that are parts of larger storages."""
+        """The tensors that are parts of larger storages."""
         return [each for each in self.watched if isinstance(each, _Part)]
 
     def has_changed(self) -> bool:
-        """True if its owner changed its tensors."""
+        """Return whether the rank changed the call's tensors."""
         return any(each.has_changed(self.pending) for each in self.watched)
 
     def shares_with(self, other: _InFlight) -> bool:
-        """True if one of two calls writes where the other one reads or writes."""
+        """Return whether one of two calls writes memory that the other one reads or writes."""
         mine, theirs = self._memory(), other._memory()
         return _meet(mine[1], theirs[0]) or _meet(theirs[1], mine[0])
 
     def _memory(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
-        """What it may read or write, and what of it it may write on its rank: a broadcast only reads its root's.
-
-        Looked up once, when there is another call to compare with: each is compared with all others in flight.
-        """
+        """Return the memory that the call reads or writes on its rank, and the part that it may write."""
         if self._read is None:
             inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
             touched = inputs if inputs is outputs else (*inputs, *outputs)
@@ -133,27 +129,82 @@ class _InFlight:
         return self._read, self._written
 
 
-class HazardWatch:
-    """Watches the ranks of this process in one execution."""
+class _Numbered:
+    """A call whose poisoned tensors contain its number."""
+
+    __slots__ = ("call", "is_done")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_done = False
+        """True if no early read of its tensors needs to be reported any more."""
+
+
+class EarlyReads:
+    """Finds reads of poisoned tensors before the wait, on the ranks of this process in one execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
-        """`ask` hands a request to the kernel."""
+        """`ask` sends a request to the kernel."""
         self._ask = ask
-        self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
-        """The user's calls, and communication hooks', that were not waited for yet, by rank and handle."""
-        self._reads = EarlyReads(world_size, ask)
-        self.listeners: list[Callable[[Pending], None]] = []
-        """Called with each of the user's calls."""
+        self.has_poisoned = False
+        """True if tensors of some call were poisoned."""
+        self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
+        """The tensors that calls leave undefined, by rank."""
+        self.numbered: dict[int, _Numbered] = {}
+        """The latest call with each number."""
+        self._count = [0] * world_size
+        """The number of calls with a number, by rank."""
+        self._short: dict[int, _Numbered] = {}
+        """By rank, the latest call whose tensors had no room for the number."""
 
-    @property
-    def has_poisoned(self) -> bool:
-        """Tensors of some call were poisoned."""
-        return self._reads.has_poisoned
+    def number(self, call: Call) -> int:
+        """Give a call a number for the marks in its tensors; after 65535 calls, numbers repeat."""
+        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        self._count[call.rank] += 1
+        numbered = self.numbered[number] = _Numbered(call)
+        if call.signature.dtype in SHORT:
+            self._short[call.rank] = numbered
+        return number
+
+    def note_poisoned(self, pending: Pending) -> None:
+        """Note that a rank issued a call whose tensors are poisoned."""
+        self.has_poisoned = True
+        self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
+
+    def left_undefined(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
+        """Return the tensors that a rank's calls have left undefined, if they still exist."""
+        return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
+
+    def leave_out(self, calls: Sequence[Call]) -> None:
+        """Report no early reads of the tensors of these calls."""
+        for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
+            numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
+
+    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+        """Report the calls whose marks are in a value of the program, because it read their tensors too early."""
+        for number in sorted(numbers_in(value)) if self.numbered else ():
+            numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
+            if numbered is not None and not numbered.is_done:
+                numbered.is_done = True
+                self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
+
+
+class HazardWatch(EarlyReads):
+    """Watches the calls of the ranks of this process for all hazards, in one execution."""
+
+    def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
+        """`ask` sends a request to the kernel."""
+        super().__init__(world_size, ask)
+        self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
+        """The user's and communication hooks' calls that were not waited for yet, by rank and handle."""
+        self.listeners: list[Callable[[Pending], None]] = []
+        """Functions that get each of the user's calls."""
 
     def issued(self, pending: Pending) -> None:
-        """A rank issued a call."""
+        """Note that a rank issued a call."""
         call = pending.call
-        self._reads.issued(pending)
+        if pending.poisoned is not None:
+            self.note_poisoned(pending)
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
@@ -171,7 +222,7 @@ class HazardWatch:
                 _see_delivery(pending, parts)
         is_sharing = in_flight is not None and in_flight.is_sharing
         if (
-            self._reads.has_numbers
+            self.numbered
             and not is_sharing
             and not _only_writes(call)
             and any(map(may_hold_mark, pending.payload.inputs))
@@ -180,53 +231,45 @@ class HazardWatch:
             self.came_to_light(call.rank, pending.payload.inputs, where)
 
     def settled(self, pending: Pending) -> None:
-        """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
+        """Note that the rank of a call waits for it, or has found it complete: it may use the tensors again."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed():
             self._notice(NoticedKind.CHANGED, pending.call)
 
     def unwaited(self, rank: int) -> Sequence[Call]:
-        """The user's calls that a rank has not waited for yet."""
+        """Return the user's calls that a rank has not waited for yet."""
         calls = [each.pending.call for each in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned(self, rank: int) -> Sequence[Call]:
-        """Those whose tensors are poisoned: of the calls in flight, and of calls that leave their tensors undefined."""
+        """Return a rank's calls with poisoned tensors: calls in flight, and calls that left their tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
-        left = self._reads.left_undefined(rank)
+        left = self.left_undefined(rank)
         return in_flight + [call for call, tensor in left if holds_poison(tensor) and call not in in_flight]
 
-    def number(self, call: Call) -> int:
-        """A number for a call whose tensors are to hold it."""
-        return self._reads.number(call)
-
-    def came_to_light(self, rank: int, value: Any, where: str) -> None:
-        """A value that a program has made may show that it read tensors of calls before it had waited."""
-        self._reads.came_to_light(rank, value, where)
-
     def returned(self, rank: int, value: Any) -> None:
-        """What a program returned. Calls that it never waited for are another finding than calls read early."""
-        self._reads.leave_out([each.pending.call for each in self._in_flight[rank].values()])
+        """Search the value that a program returned for early reads; calls without a wait have their own finding."""
+        self.leave_out([each.pending.call for each in self._in_flight[rank].values()])
         self.came_to_light(rank, value, "what the program returned")
 
     def slot_filled(self, pendings: Sequence[Pending]) -> None:
-        """The calls of a collective met and agree, and write their outputs next."""
+        """Note that the calls of a collective match, and write their outputs next."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
-            if in_flight is not None and not pending.call.is_point_to_point:
+            if in_flight is not None and pending.call.peer is None:
                 for part in in_flight.parts:
                     part.slot_fills()
 
     def rank_ended(self, rank: int) -> None:
-        """A rank's program returned."""
+        """Note that a rank's program returned."""
         self._unmark(rank)
         for each in list(self._in_flight[rank].values()):
             self.settled(each.pending)
             self._notice(NoticedKind.UNWAITED, each.pending.call)
 
     def run_ended(self) -> None:
-        """No rank runs any more."""
+        """Note that no rank runs any more."""
         for rank in range(len(self._in_flight)):
             self._unmark(rank)
 
@@ -236,9 +279,9 @@ class HazardWatch:
         self._ask(Noticed(kind, (call,)))
 
     def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
-        """Calls in flight may read what they have in common; none may write it, but for greetings of a pipeline.
+        """Report a call that shares memory with other calls in flight, of which one writes it.
 
-        Those of torch 2.11 share a tensor that nobody reads.
+        The greetings of a pipeline in torch 2.11 share a tensor that nothing reads.
         """
         sharing = [other for other in others if mine.shares_with(other)]
         if sharing:
@@ -249,13 +292,13 @@ class HazardWatch:
                 each.is_sharing = True
 
     def _unmark(self, rank: int) -> None:
-        """Leave no number in memory, which somebody may take without writing to it."""
+        """Remove the numbers of calls from memory, which may be reused without being written to."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
                 each.pending.poisoned.unmark()
-        for _, tensor in self._reads.left_undefined(rank):
+        for _, tensor in self.left_undefined(rank):
             unmark(tensor)
 
 
@@ -289,7 +332,7 @@ def _watched(payload: Any) -> Sequence[_Whole | _Part]:
 
 
 def _only_writes(call: Call) -> bool:
-    """True for a broadcast on other ranks than its root, where its tensors may hold anything before."""
+    """Return whether the call is a broadcast on a rank that is not its root, which does not read the tensors."""
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
@@ -302,7 +345,7 @@ def _meet(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
 
 
 def _span(tensor: Tensor) -> _Span:
-    """The memory that a tensor takes; nothing for one with gaps, in which others may lie."""
+    """Return the memory of a tensor; an empty span if it is not contiguous, as others may lie in its gaps."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
         return 0, 0
     start = tensor.data_ptr()

@@ -1,19 +1,17 @@
-"""Tensors of a call that is not waited for hold what shows: NaN, or a number at the end of the type's range.
+"""Poison: until the wait, the outputs of a call hold NaN, or the largest integer, so that early reads are found.
 
 Note [Poison]. A backend may read a call's inputs, and write its outputs, at any time between the issue and the wait.
-Here both happen at one moment, so a program that reads too early may find what it hoped for, by luck. With
-`poison=True` a call moves copies: of its inputs as they are when it is issued, and of its outputs, which are copied
-back when the program waits, finds the call complete, or is called by its future (a bucket of a wrapper: when its
-completion is delivered). Until then the outputs are poisoned. A program that waits gets the same numbers as without.
-What a program writes meanwhile, be it through numpy, is told by comparing: outputs with the poison, inputs with the
-copy. Twice NaN is NaN, so torch's version counters are asked, too, of tensors that share theirs with no others. What it
-reads is told where it comes to light: as what the program returns, in what it brings to another call, in replicas that
-are compared. The NaN says of which call it is, see Note [Marks] in poison_marks.py.
+The simulator does both at one time, so a program that reads too early may get the right numbers by luck. With
+`poison=True` a call works on copies of its inputs and outputs. The outputs are copied back when the program waits,
+finds the call complete, or is called by its future (a bucket of a wrapper: when its completion is delivered). Until
+then the outputs are poisoned. Writes of the program in between are found by comparison: outputs with the poison, inputs
+with the copy. The version counters of tensors with their own storage find writes that leave NaN. Reads are found when
+poisoned values are in results of the program, in tensors of other calls, or in compared replicas; the NaN contains the
+number of its call, see Note [Marks] in poison_marks.py.
 
-What lies in an output and is an input of its own, as a rank's part where all_gather gathers in place, keeps what it
-holds.
-Calls that wait inside (`async_op=False`, `send`, `recv`) need none of this, but for one: elsewhere than at its root, a
-`reduce` leaves anything in its tensors (gloo: partial sums; NCCL: what was there). There they are poisoned for good.
+An input that is a part of an output, as in an all_gather in place, keeps its contents. Calls that wait inside
+(`async_op=False`, `send`, `recv`) are not poisoned, except a `reduce` on ranks that are not its root: its tensors are
+undefined there (gloo: partial sums; NCCL: unchanged), so they stay poisoned.
 """
 
 from __future__ import annotations
@@ -25,24 +23,23 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d
-from torch.nn import Parameter
 
 from ddpsim.simulator.calls import Call, Phase, Signature
-from ddpsim.simulator.hazards.poison_marks import fill, is_told, unmark, whole_number
+from ddpsim.simulator.hazards.poison_marks import fill, is_plain, is_told, unmark, whole_number
 from ddpsim.simulator.transport.payload import Payload
 
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
 _WAIT_INSIDE = frozenset({"send", "recv"})
 _OWN_FRAMES = 4
-"""Further in are functions of ours, as in origins.py."""
+"""The number of innermost frames that are skipped, because they are the simulator's."""
 _FRAMES = 10
-"""How far out torch's function is looked for."""
+"""The number of frames in which torch's function is searched."""
 
-_USER, _BUCKET = Phase.USER, Phase.BUCKET  # as in turns.py
+_USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
 
 class Poisoned:
-    """One call's tensors while it is in flight."""
+    """The poisoned tensors of one call that is in flight."""
 
     __slots__ = (
         "_copies",
@@ -59,10 +56,7 @@ class Poisoned:
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """`brought` are the rank's own tensors, of which the call is to write `outputs`; `number` is the call's.
-
-        `undefined` are those in which it leaves anything.
-        """
+        """`brought` are the rank's tensors. The call writes `outputs` of them and leaves `undefined` undefined."""
         self.brought = brought
         self.undefined = undefined
         self._number = number
@@ -85,7 +79,7 @@ class Poisoned:
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
     def has_changed(self, pending: Any) -> bool:
-        """True if the program has written to the tensors since the call was issued."""
+        """Return whether the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
         for tensor, version in self._versions:
@@ -100,14 +94,14 @@ class Poisoned:
             return any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
 
     def unmark(self) -> None:
-        """Let what is still poisoned hold any NaN, or the largest integer."""
+        """Remove the call's number from the poison."""
         if not self._is_revealed:
             self._is_marked = False
             for tensor in self._outputs:
                 unmark(tensor)
 
     def reveal(self) -> None:
-        """The program may look: let it have the results."""
+        """Copy the results to the program's tensors, which it may read from now on."""
         if self._is_revealed:
             return
         self._is_revealed = True
@@ -128,7 +122,7 @@ class Poisoned:
 
 
 def poisoned(call: Call, payload: Payload, number: Callable[[Call], int]) -> Poisoned | None:
-    """The tensors of a call that is being issued, if they are to be poisoned, with its number in them."""
+    """Poison the tensors of a call that is being issued; return None if it needs no poison or cannot be poisoned."""
     phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
     if not (phase is _USER or phase is _BUCKET) or not tensors:
         return None
@@ -137,25 +131,21 @@ def poisoned(call: Call, payload: Payload, number: Callable[[Call], int]) -> Poi
         undefined = [tensor for tensor in payload.inputs if is_told(tensor)]
     if not undefined and _waits_inside():
         return None
-    if not all(map(_can_be_copied, tensors)):
+    if not all(map(is_plain, tensors)):
         return None
     return Poisoned(payload, _written(call.signature, payload, call.rank), number(call), undefined=undefined)
 
 
 def _written(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
-    """The tensors that the call is to write on a rank."""
+    """Return the tensors that the call writes on a rank."""
     root = signature.root
     if root is not None and signature.operation in ("reduce", "gather") and root != rank:
         return ()
     return () if signature.operation == "broadcast" and root == rank else payload.outputs
 
 
-def _can_be_copied(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, Parameter) and tensor.layout is torch.strided and not tensor.is_meta
-
-
 def _overlap(output: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """True if an input lies in an output's storage."""
+    """Return whether an input is in an output's storage."""
     if not inputs:
         return False
     storage = output.untyped_storage().data_ptr()
@@ -168,9 +158,9 @@ def _waits_inside() -> bool:
         if frame.f_code.co_filename == _MAKING_CALLS:
             if frame.f_code.co_name in _WAIT_INSIDE:
                 return True
-            told = frame.f_locals.get("async_op")
-            if told is not None:
-                return not told
+            is_async = frame.f_locals.get("async_op")
+            if is_async is not None:
+                return not is_async
         if frame.f_back is None:
             return False
         frame = frame.f_back
@@ -178,7 +168,7 @@ def _waits_inside() -> bool:
 
 
 def _has_own_version(tensor: Tensor) -> bool:
-    """True if a new version is a change of this tensor: it has its storage to itself."""
+    """Return whether a new version means a change of this tensor, because no other tensor shares its storage."""
     return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 

@@ -1,11 +1,11 @@
-"""NaN that says which call it stands for.
+"""Marks: NaN values and integers that contain the number of a call, to find reads of a tensor before the wait.
 
-Note [Marks]. Of a NaN most bits are free, and what is computed from one keeps them: hardware hands an operand's on, and
-conversions between float32 and float64 keep the highest. So the NaN of Note [Poison] is not just any: it holds a sign
-that it is ours, and the number of the call. Where one comes to light, somebody has read before the wait, and it says
-which wait; a NaN that a program computes itself has other bits. Floats of 16 bits have no room for the number, those
-of 8 none for the sign. Integers of 64 bits have room for both, and nobody counts as far; but what is computed from one
-is another number. A shorter one can only be the largest of its type.
+Note [Marks]. Most bits of a NaN are free, and results computed from a NaN keep them: hardware copies an operand's bits,
+and conversions between float32 and float64 keep the highest. So the NaN of Note [Poison] contains a signature of ddpsim
+and the number of the call. If such a value is found later, the program has read the tensor of that call before the
+wait; a NaN that a program computes has other bits. Floats of 16 bits have no room for the number, those of 8 bits none
+for the signature. Integers of 64 bits have room for both, but results computed from one are other numbers. Shorter
+integers are filled with the largest value of their type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 MOST = (1 << 16) - 1
-"""The largest number."""
+"""The largest number of a call."""
 UNKNOWN = 0
-"""Stands for the number where there is no room for it."""
+"""The number in types that have no room for one."""
 
 _OURS = 0b101101
 _BITS = {
@@ -31,17 +31,22 @@ _BITS = {
     torch.float16: (torch.int16, 0x7E00, -13),
     torch.bfloat16: (torch.int16, 0x7FC0, -16),
 }
-"""Of each dtype the integer of its size, a NaN, and how far 22 bits, sign and number, are to be shifted into it."""
+"""By dtype: the integer of its size, a NaN, and the left shift of the mark's 22 bits (signature and number) in it."""
 SHORT = frozenset({"float16", "bfloat16"})
-"""Of these only the sign has room."""
+"""Types with room for the signature only."""
 _LONG = 0x7FFF_FFFF_D1CE_0000
-"""With the number of a call, an integer of 64 bits that nobody else has."""
+"""The mark in an integer of 64 bits, to which the number of a call is added."""
 _ITEMS = 10_000
-"""So many values are looked at."""
+"""The most values that are searched for marks."""
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is dense, and neither of a subclass nor on the meta device."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def fill(tensor: Tensor, number: int) -> None:
-    """Overwrite a tensor with what shows: the NaN of a call, or the largest number of the type."""
+    """Overwrite a tensor with the mark of a call, or with the largest value of its type if that has no room."""
     if tensor.is_complex():
         fill(torch.view_as_real(tensor.resolve_conj()), number)
     elif tensor.dtype in _BITS:
@@ -58,19 +63,19 @@ def fill(tensor: Tensor, number: int) -> None:
 
 
 def whole_number(dtype: torch.dtype, number: int | None) -> int:
-    """What stands for a call in a tensor of integers, or of truth values; after `unmark`, for none."""
+    """Return the mark of a call for a tensor of integers or booleans; without a number, the largest value."""
     if dtype is torch.bool:
         return True
     return torch.iinfo(dtype).max if number is None or dtype is not torch.int64 else _LONG | number
 
 
 def is_told(tensor: Tensor) -> bool:
-    """True if what it is filled with says that it is ours."""
+    """Return whether `fill` puts a mark with the signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
 def unmark(tensor: Tensor) -> None:
-    """Let any NaN stand where that of a call does."""
+    """Replace the marks of calls in a tensor by plain NaN, or by the largest integer."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         if tensor.is_floating_point() or tensor.is_complex():
             tensor.masked_fill_(tensor != tensor, float("nan"))
@@ -79,14 +84,14 @@ def unmark(tensor: Tensor) -> None:
 
 
 def holds_poison(tensor: Tensor) -> bool:
-    """True if something in it may be a call's, be it marked or not."""
+    """Return whether a tensor has a value that `fill` or `unmark` may have put there."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).any())
     return bool((tensor >= _LONG).any())
 
 
 def numbers_in(value: Any) -> set[int]:
-    """The numbers of the calls whose marks a value holds: a number, a tensor or array, or what contains them."""
+    """Return the numbers of the calls whose marks are in a value: a number, tensor or array, or a container of them."""
     found: set[int] = set()
     for each, _ in zip(_parts(value, set()), range(_ITEMS), strict=False):
         if isinstance(each, Tensor):
@@ -97,7 +102,7 @@ def numbers_in(value: Any) -> set[int]:
 
 
 def _parts(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
-    """The numbers and tensors of a value."""
+    """Yield the numbers and tensors in a value."""
     if isinstance(value, (float, int, Tensor)):
         yield value
     elif isinstance(value, complex):
@@ -131,11 +136,11 @@ def _in_float(value: float) -> set[int]:
 
 
 def may_hold_mark(tensor: Tensor) -> bool:
-    """False for a tensor that holds no NaN, and no integer of ours, as most do: asked of each, in one call of torch.
+    """Return whether a tensor may hold a mark: a fast check, because every tensor that is passed to a call gets it.
 
-    Not of one on a GPU, where a tensor may be equal to itself whatever it holds.
+    A tensor with NaN is not equal to itself; on a GPU torch may not compare a tensor with itself.
     """
-    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_meta:
+    if not is_plain(tensor):
         return False
     if tensor.dtype is torch.int64:
         return holds_poison(tensor)

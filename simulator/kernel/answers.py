@@ -11,7 +11,7 @@ from ddpsim.simulator.faults import Crash, EarlyReturn
 
 
 class GoOn(NamedTuple):
-    """The request is served."""
+    """The request is done; the caller continues with `value`."""
 
     value: Any = None
 
@@ -44,27 +44,27 @@ class Switch(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """A call of the caller's rank is complete: set its futures and run their chains on the caller's thread."""
+    """A call of the caller's rank is complete: the host sets the call's futures on the caller's thread."""
 
     handle: int
 
 
 class Move(NamedTuple):
-    """Calls of several ranks match: move their data."""
+    """Calls of several ranks match: the host moves their data."""
 
     signature: Signature
     calls: tuple[tuple[int, int], ...]
-    """Rank and handle of each, in the order of the group's members; of a message, the sender's first."""
+    """Rank and handle of each call, in the order of the group's members. For a message: the sender's first."""
     members: tuple[int, ...]
     """The global ranks of the group."""
 
 
 class TellStack(NamedTuple):
-    """Ask for the current stack of the caller's program."""
+    """The host is asked for the current stack of the caller's program."""
 
 
 class LookOutside(NamedTuple):
-    """No task can run, unless a thread that belongs to no rank wakes one."""
+    """No task can run. The host is asked to wait for a thread that belongs to no rank and may wake one."""
 
 
 Answer = GoOn | Unwind | Strike | Refuse | Switch | Deliver | Move | TellStack | LookOutside

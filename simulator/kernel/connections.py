@@ -23,7 +23,7 @@ class Connections:
         self.left_behind: list[Call] = []
         """Calls of ranks that ended, and that do not arrive."""
         self._groups: set[str] = set()
-        """All of whose ranks are connected. Only asked about."""
+        """Groups whose ranks are all connected."""
         self._pairs: set[tuple[str, frozenset[int]]] = set()
 
     def made(self, calls: Sequence[Call]) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches
 from ddpsim.simulator.diagnosis.uneven import with_batches
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
@@ -41,7 +41,7 @@ def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
 
 
 def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
-    """Stop because no task is enabled and the clock has no alarm. Report why tasks wait, if any do.
+    """Stop because no task can run and the clock has no alarm. Report why tasks wait, if any do.
 
     Return True instead if a thread outside the simulation woke a task.
     """
@@ -79,7 +79,7 @@ def out_of_polls(run: Run, me: Task, polls: int) -> Generator[Answer, StackTold,
 def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold | None, *, polls: int = 0) -> Finding:
     """Return the finding of a passed limit. It lists what the other ranks wait for, as a possible reason.
 
-    At a limit of wall time, ranks may still run while it is made, so its lines may be of different instants.
+    Ranks may still run while this finding of a wall-time limit is made, so its lines may describe different instants.
     """
     budget, snapshot = run.budget, run.snapshot()
     if ending is Ending.STUCK:

@@ -21,29 +21,27 @@ from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.agreements import Agreements
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
+from ddpsim.simulator.kernel.call_matching import Exchange
 from ddpsim.simulator.kernel.endings import RequestEnded, limit_passed
-from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
 from ddpsim.simulator.kernel.notes import Notes
-from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.samplers import Samplers
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.kernel.turns import Turns
+from ddpsim.simulator.policies.observer import Observer
 
 Serve = Callable[[Task, Any], Any]
-"""Serves a request: its value, or the script that is to be run for it."""
+"""Handles a request: returns the answer's value, or a script that produces it."""
 
 
 class Kernel:
-    """One execution. The host that runs the ranks calls these methods."""
+    """The kernel of one execution. The host, which runs the ranks, calls these methods."""
 
     def __init__(
         self,
@@ -56,7 +54,7 @@ class Kernel:
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = Run(world_size, budget, observer, semantics)
-        """What has come of it so far. The kernel changes it; a host only ends its life, by `break_off`."""
+        """The state of the execution. The kernel changes it; a host only ends its life, by `break_off`."""
         if observer is not None and faults:
             observer.used("faults")
         self._turns = turns = Turns(run, policy)
@@ -99,17 +97,17 @@ class Kernel:
             ask.Use: notes.use,
             ask.Note: notes.note,
             Noticed: notes.noticed,
-            ask.Agree: Agreements(run).on_agree,
+            ask.Agree: notes.on_agree,
             ask.LatestStep: notes.latest_step,
             ask.LoaderBegun: notes.loader_begun,
-            ask.Sampled: Samplers(run).on_sampled,
+            ask.Sampled: notes.on_sampled,
             ask.StepDone: notes.count_step,
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running task."""
+        """Handle a request of the running task and return the answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         try:
@@ -122,7 +120,7 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else GoOn(served)
 
     def watch(self, handle: int) -> bool:
-        """Note that code depends on a call's completion. False if every completion is delivered anyway."""
+        """Note that code depends on a call's completion. False, as this kernel delivers every completion anyway."""
         return False
 
     def reply(self, said: Reply | None) -> Answer:

@@ -19,12 +19,12 @@ from ddpsim.simulator.kernel.endings import RequestEnded
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.waits import StoreWait
 
-_STORE = EventKind.STORE  # as in turns.py
+_STORE = EventKind.STORE  # faster to look up, see scheduler.py
 
 _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
 _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
@@ -32,8 +32,7 @@ _WRITING = frozenset({"set", "multi_set", "add", "compare_set"})
 MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
 """Operations that may have to wait for their keys."""
 _LOOKS_OF_READERS = 2
-"""So often may one read the same in a row, without doing anything else, before that is a poll. To write what is there,
-once is enough: nobody does it twice for another reason."""
+"""So many equal reads in a row, with nothing else between them, count as polling. One repeated write counts at once."""
 
 
 class KeyValues:
@@ -47,14 +46,15 @@ class KeyValues:
         self._queues: dict[str, list[bytes]] = {}
         """Queues that are not empty."""
         self._waiting: dict[int, tuple[Task, tuple[str, ...]]] = {}
-        """By the number of the task."""
+        """The waits of tasks, by task number."""
         self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
-        """What tasks have found by operations that changed nothing; what they had done by then; how often in a row."""
+        """By task: its last operation that changed nothing, the writes made until then, and the number of
+        repetitions."""
         self._written: dict[int, int] = {}
-        """How often tasks have changed something."""
+        """By task, the number of operations that changed something."""
 
     def on_operation(self, me: Task, request: StoreOperation) -> Script:
-        """Serve `StoreOperation`: a choice point, an event, and the operation."""
+        """Handle a `StoreOperation` request: a choice point, an event, and the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
         if self._run.observer is not None:
@@ -262,7 +262,7 @@ class KeyValues:
     def _note_gone(self, key: str) -> None:
         """Report a removed key to the exploration, and each rank that waits for this key and others.
 
-        Such a rank lacks the key from now on; it would not, had the other keys been set sooner.
+        Such a rank lacks the key from now on. It would not lack it if the other keys had been set sooner.
         """
         observer = self._run.observer
         if observer is None:
@@ -274,10 +274,10 @@ class KeyValues:
                 observer.intends(number, _accesses("wait", keys))
 
     def _note_let_go(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Report a rank that continues. The rank that set the last of its keys has thereby seen the others."""
+        """Report a rank that continues. By this, the rank that set the last of its keys has seen the other keys."""
         observer = self._run.observer
         if observer is not None and self._run.tasks[number].state is State.WAITING:
-            for key in keys[1:] and keys:  # a single one it has just made
+            for key in keys[1:] and keys:  # a single key, which this rank has just set
                 observer.touched(me.number, Access(("key", key), Mode.READ))
             observer.let_go(me.number, number, tuple([("key", key) for key in keys]))
 
@@ -287,7 +287,7 @@ class KeyValues:
             if self._has(keys):
                 self._note_let_go(me, number, keys)
                 del self._waiting[number]
-                self._turns.wake(number)  # unless its alarm has just done so
+                self._turns.wake(number)  # unless its alarm has already done so
         self._tell_waiting(key)
 
     def _tell_waiting(self, key: str) -> None:
@@ -300,9 +300,9 @@ class KeyValues:
         return tuple([key for key in keys if not self._has((key,))])
 
     def _await(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys exist. False if the time-out of the request, a `wait`, passed first.
+        """Wait until all keys exist. False if the time-out of the `wait` request passed first.
 
-        Even then they may have been set at that instant, before the rank ran.
+        The keys may have been set at that instant, before the rank ran.
         """
         if self._has(keys):
             return True

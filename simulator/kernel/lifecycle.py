@@ -6,9 +6,9 @@ from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, RankError, Returned, SawEnd, StartThread, Wake
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 
 
 def all_threads_of(rank: int) -> Object:
@@ -24,7 +24,7 @@ class Lifecycle:
         self._turns = turns
 
     def start(self, me: Task, request: StartThread) -> int:
-        """Serve `StartThread`."""
+        """Handle a `StartThread` request: add a task for the thread, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)
@@ -38,13 +38,13 @@ class Lifecycle:
         return task.number
 
     def wake(self, me: Task, request: Wake) -> None:
-        """Serve `Wake`."""
+        """Handle a `Wake` request: enable a waiting task."""
         self._turns.wake(request.number, from_outside=request.from_outside)
 
     def cancel(self, me: Task, request: Cancel) -> None:
-        """Serve `Cancel`."""
+        """Handle a `Cancel` request: let a thread of the caller's rank be unwound."""
         run, task = self._run, self._run.tasks.get(request.number)
-        if task is None:  # it has ended by itself
+        if task is None:  # the thread has already ended
             return
         if run.observer is not None and not task.is_finished:
             run.observer.cancelled(task.number)
@@ -52,23 +52,23 @@ class Lifecycle:
         task.change(Change.CANCEL)
 
     def saw_end(self, me: Task, request: SawEnd) -> None:
-        """Serve `SawEnd`."""
+        """Handle a `SawEnd` request: report to the exploration that the caller saw a thread end."""
         if self._run.observer is not None:
             self._run.observer.joined(me.number, request.number)
 
     def on_finish(self, me: Task, request: Finish) -> Script:
-        """Serve `Finish`: the task gives the baton away and never gets it back."""
+        """Handle a `Finish` request: the task gives the baton away and never gets it back."""
         self._turns.end(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.go_on_after(me)
 
     def returned(self, me: Task, request: Returned) -> None:
-        """Serve `Returned`."""
+        """Handle a `Returned` request: the rank's program returned."""
         self._run.record(EventKind.RETURN)
 
     def raised(self, me: Task, request: Raised) -> None:
-        """Serve `Raised`."""
+        """Handle a `Raised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record(EventKind.RAISE, text=request.error.kind)
 
@@ -99,7 +99,7 @@ class Lifecycle:
 
     def go_on_after(self, me: Task) -> Script:
         """Give the baton away from a task that has ended."""
-        successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
+        successor = yield from self._turns.next(me.number)  # this asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.end()
         yield self._turns.switch(successor)

@@ -1,4 +1,4 @@
-"""Pauses: where the running task may be overtaken, or waits until somebody or the clock lets it go on."""
+"""Pauses: points at which other tasks may run before the running task, and waits for another task or the clock."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ddpsim.simulator.kernel.requests import (
     WaitFor,
 )
 from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.scheduler import Turns
 from ddpsim.simulator.kernel.states import Change, State
 from ddpsim.simulator.kernel.tasks import Script, Task
-from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
-_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # as in turns.py
+_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # faster to look up, see scheduler.py
 
 _CLOCK_READS_PER_POLL = 1_000
-"""So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
+"""So many reads of the clock in a row, with nothing else between them, count as a loop that waits for time to pass."""
 
 
 class Pauses:
-    """The pauses of one execution, for requests and for what other parts are made of."""
+    """The pauses of one execution. Requests are handled here, and other parts of the kernel build on these scripts."""
 
     def __init__(self, run: Run, turns: Turns) -> None:
         self._run = run
@@ -44,15 +44,15 @@ class Pauses:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def on_checkpoint(self, me: Task, request: Checkpoint) -> Script:
-        """Serve `Checkpoint`."""
+        """Handle a `Checkpoint` request: other tasks may run."""
         return self.checkpoint(me, request.intent)
 
     def on_poll(self, me: Task, request: Poll) -> Script:
-        """Serve `Poll`."""
+        """Handle a `Poll` request: all other tasks run first."""
         return self.poll(me, request.intent)
 
     def on_block(self, me: Task, request: Block) -> Script:
-        """Serve `Block`."""
+        """Handle a `Block` request: wait until another task wakes the caller."""
         wait = request.wait
         if not isinstance(wait, ThreadWait):
             return (yield from self.block(me, wait, request.timeout_seconds))
@@ -64,11 +64,11 @@ class Pauses:
             other.joiners.remove(me.number)
 
     def on_sleep(self, me: Task, request: Sleep) -> Script:
-        """Serve `Sleep`. To sleep for no time is to let the others run."""
+        """Handle a `Sleep` request. A sleep of 0 seconds lets the other tasks run."""
         return self.sleep(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ReadClock) -> float | Script:
-        """Serve `ReadClock`."""
+        """Handle a `ReadClock` request: return the virtual time in seconds."""
         run = self._run
         self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
         self._clock_read_at = run.steps
@@ -81,7 +81,7 @@ class Pauses:
     # --- for calls ----------------------------------------------------------------------------------------------------
 
     def on_wait_for(self, me: Task, request: WaitFor) -> bool | Script:
-        """Serve `WaitFor`."""
+        """Handle a `WaitFor` request: wait until one of some calls is complete."""
         handles = request.handles
         successor = self._turns.yield_point(me)
         if successor is None and self._run.observer is None and not me.rank.delivering:
@@ -107,14 +107,16 @@ class Pauses:
         if not in_time and run.observer is not None:
             for call in waited:
                 run.observer.touched(me.number, Access(call_object(call), Mode.READ))
-        in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
+        in_time = in_time or not all(
+            handle in open_calls for handle in handles
+        )  # a call may have completed at the instant of the time-out
         if run.observer is not None or me.rank.delivering:
             yield from self._see(me, handles)
         run.record(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
     def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
-        """Serve `IsComplete`."""
+        """Handle an `IsComplete` request: return whether a call is complete."""
         look = request.look
         if request.handle in me.rank.open:
             return self._look(me, request, self.poll(me, (look,)))
@@ -134,11 +136,14 @@ class Pauses:
         return is_complete
 
     def others_deliver(self, me: Task, request: OthersDeliver) -> bool:
-        """Serve `OthersDeliver`."""
+        """Handle an `OthersDeliver` request: return whether another thread of the rank delivers a completion."""
         return any(task is not me for _, task in me.rank.delivering)
 
     def _see(self, me: Task, handles: Sequence[int]) -> Script:
-        """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""
+        """Record which calls the caller, which waited for them, sees complete.
+
+        Other threads finish their deliveries first.
+        """
         rank, observer = me.rank, self._run.observer
         if observer is not None:
             for handle in handles:
@@ -150,13 +155,13 @@ class Pauses:
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
-        """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
+        """A choice point before the accesses `intent`. Completions that came in the meantime are then delivered."""
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
             yield from self.wait_for_turn(me, successor)
 
     def wait_for_turn(self, me: Task, successor: int) -> Script:
-        """The second half of a checkpoint; the first one is `Turns.yield_point`."""
+        """Give the baton to `successor` and continue later. `Turns.yield_point` made the choice."""
         if successor != me.number:
             yield self._turns.switch(successor)
         if self._run.steps > self._most_steps:
@@ -165,14 +170,16 @@ class Pauses:
             yield from self._deliver(me)
 
     def poll(self, me: Task, intent: Accesses = ()) -> Script:
-        """A choice point for a caller that looked for something in vain: the others go first."""
+        """A choice point for a caller whose check failed: the other tasks run first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.intends(me.number, intent, looks_again=True)
         successor = turns.after_poll(me)
         if successor != me.number:
             yield turns.switch(successor)
-        if turns.vain_rounds > run.budget.polls:  # now, and not when it gave the baton away: somebody may have got on
+        if (
+            turns.vain_rounds > run.budget.polls
+        ):  # checked now, and not before the switch: another task may have made progress
             yield from out_of_polls(run, me, turns.vain_rounds)
         if run.steps > self._most_steps:
             yield from out_of_steps(run, me)
@@ -180,7 +187,7 @@ class Pauses:
             yield from self._deliver(me)
 
     def block(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
-        """Wait until woken. False if the time-out came first."""
+        """Wait until another task wakes the caller. False if the time-out passed first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.intends(me.number, _touched_after(wait, has_alarm=timeout_seconds is not None))
@@ -197,7 +204,7 @@ class Pauses:
         if not in_time:
             me.change(Change.GO_ON)
         completed, delivering = me.rank.completed, me.rank.delivering
-        while completed:  # as _deliver, which would be one more generator at each wait: about 1 % of a barrier
+        while completed:  # repeats _deliver: one more generator at each wait would cost 1 % of a barrier
             entry = completed.pop(0), me
             delivering.append(entry)
             try:
@@ -207,7 +214,7 @@ class Pauses:
         return in_time
 
     def sleep(self, me: Task, seconds: float) -> Script:
-        """Let virtual time pass."""
+        """Wait until so many seconds of virtual time have passed."""
         if not seconds:
             yield from self.poll(me)
             return
@@ -216,9 +223,9 @@ class Pauses:
         yield from self.block(me, ClockWait(seconds), seconds)
 
     def _deliver(self, me: Task) -> Script:
-        """Hand completions to the running task, in the order they came: futures are set, their chains run there.
+        """Deliver completions to the running task, in the order in which they came. Futures are set there.
 
-        On whichever of the rank's threads runs next: a thread may wait for what another one issued.
+        Any thread of the rank may be the one that runs next: a thread may wait for a call that another thread issued.
         """
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:
@@ -231,7 +238,7 @@ class Pauses:
 
 
 def _touched_after(wait: Wait, *, has_alarm: bool) -> Accesses:
-    """What a task touches when it goes on after a wait. Who was woken by its alarm looks whether it came too late."""
+    """Return the accesses of a task that continues after a wait. After a time-out it checks what it waited for."""
     if isinstance(wait, StoreWait):
         return tuple(Access(("key", key), Mode.READ) for key in wait.keys)
     if isinstance(wait, LockWait):

@@ -1,7 +1,7 @@
-"""Requests: what a rank asks of the execution, as frozen values; and what a host says to an answer that asks for more.
+"""Requests of ranks to the kernel, and replies of the host to answers that ask it for work, as frozen values.
 
-`Kernel` says what each does; here stands what each carries. They are `NamedTuple`s, as calls are: one is made at each
-step of each rank.
+`Kernel` lists what each request does; this file lists what each carries. They are `NamedTuple`s, as calls are, because
+one is made at each step of each rank.
 """
 
 from __future__ import annotations
@@ -23,78 +23,78 @@ class Checkpoint(NamedTuple):
     """A choice point and nothing else."""
 
     intent: Accesses = ()
-    """What the caller touches when it goes on."""
+    """The accesses that the caller makes when it continues."""
 
 
 class Poll(NamedTuple):
-    """The caller looked for something in vain: the others go first."""
+    """The caller's check failed: all other tasks run first."""
 
     intent: Accesses = ()
 
 
 class Sleep(NamedTuple):
-    """Let virtual time pass."""
+    """The caller waits for so many seconds of virtual time."""
 
     seconds: float
 
 
 class BeginCall(NamedTuple):
-    """Before a call. The answer may be a fault's."""
+    """The caller is about to make a call. The answer may be an injected fault."""
 
     intent: Accesses = ()
 
 
 class Issue(NamedTuple):
-    """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
+    """The caller makes a call. If the call completes a collective, or matches a message, the data moves now."""
 
     handle: int
     call: Call
 
 
 class WaitFor(NamedTuple):
-    """Wait until one of the caller's rank's calls is complete. Answered by False if the time-out came first."""
+    """The caller waits until one of its rank's calls is complete. The answer is False after a time-out."""
 
     handles: tuple[int, ...]
     timeout_seconds: float | None = None
 
 
 class IsComplete(NamedTuple):
-    """Answered by whether a call is complete. To look in vain lets the others run."""
+    """The caller asks whether a call is complete. If it is not, other tasks run first."""
 
     handle: int
     look: Access
 
 
 class Block(NamedTuple):
-    """Wait until woken. Answered by False if the time-out came first."""
+    """The caller waits until it is woken. The answer is False after a time-out."""
 
     wait: Wait
     timeout_seconds: float | None = None
 
 
 class StoreOperation(NamedTuple):
-    """An operation of the key-value store. Keys are whole."""
+    """An operation of the key-value store. Keys include the prefixes of their stores."""
 
     operation: str
     keys: tuple[str, ...] = ()
     values: tuple[bytes, ...] = ()
     amount: int = 0
-    """To add."""
+    """The number to add."""
     prefix: str = ""
-    """Of keys to list."""
+    """The prefix of the keys to list."""
     timeout_seconds: float | None = None
-    """Of `wait` alone."""
+    """The time-out of `wait`; None for other operations."""
     site: Site = NOWHERE
     may_wait: bool = True
-    """For an item of a queue."""
+    """True if the caller waits for an item of an empty queue."""
 
 
 class ReadClock(NamedTuple):
-    """Answered by virtual seconds. Who does nothing but look at the clock polls it."""
+    """The caller asks for the virtual time in seconds. A caller that only reads the clock again and again polls."""
 
 
 class Finish(NamedTuple):
-    """What the caller runs is over; it makes no request any more."""
+    """The caller's program or thread has ended; it makes no more requests."""
 
     how: Change
 
@@ -103,67 +103,68 @@ class Finish(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """Enable a task that waits. One that no longer does stays as it is."""
+    """A task that waits is enabled. A task that no longer waits is left alone."""
 
     number: int
     from_outside: bool = False
-    """By a thread that is none of a rank's."""
+    """True if the caller is a thread that belongs to no rank."""
 
 
 class Cancel(NamedTuple):
-    """Let a thread of the caller's rank be unwound when it runs next."""
+    """A thread of the caller's rank is unwound when it runs next."""
 
     number: int
 
 
 class NameGroup(NamedTuple):
-    """Answered by what a group is called in calls and reports: as the first of its ranks proposed."""
+    """The caller asks for a group's label in calls and reports. The first rank to ask proposes it."""
 
     name: str
-    """torch's."""
+    """torch's name of the group."""
     made: int
-    """How many groups of this name the caller's rank has made by now: used again, a name is another group's."""
+    """The number of groups with this name that the caller's rank has made. A name that is used again means another
+    group."""
     proposed: str
 
 
 class Declare(NamedTuple):
-    """Make a group known. The first declaration stands."""
+    """A group and its members become known. A later declaration of the same group changes nothing."""
 
     group: str
     members: tuple[int, ...]
     is_beside_streams: bool = False
-    """Its calls start when they are issued, whatever the backend of the other groups does."""
+    """True if the group's calls start when they are issued, even on a backend that runs a rank's calls in order."""
 
 
 class Announce(NamedTuple):
-    """Tell the members of a new group what the caller's rank, which is none of them, takes the group for."""
+    """A rank outside a new group states its view of the group, which is compared with the members' views."""
 
     call: Call
 
 
 class OpenBatch(NamedTuple):
-    """The calls of the caller's rank from here on are one unit, on a backend that has such."""
+    """The next calls of the caller's rank form one batch, on a backend that has batches."""
 
 
 class CloseBatch(NamedTuple):
-    """That unit is whole."""
+    """The batch of the caller's rank is complete."""
 
 
 class Destroy(NamedTuple):
-    """The caller's rank makes no more calls on a group."""
+    """The caller's rank destroyed a group, and makes no more calls on it."""
 
     group: str
     site: Site
 
 
 class Missing(NamedTuple):
-    """Answered by the ranks that have not come to the slot of a call that is not complete."""
+    """The caller asks for the ranks that have not made their call of a collective."""
 
     handle: int
 
 
 class GiveUp(NamedTuple):
-    """Give a barrier up, since ranks of its group are missing."""
+    """A barrier is abandoned, because ranks of its group are missing."""
 
     group: str
     sequence: int
@@ -171,24 +172,24 @@ class GiveUp(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """Answered by the ranks that a barrier was given up for; by none if it was not."""
+    """The caller asks for the ranks for which a barrier was abandoned; the answer is () if it was not."""
 
     group: str
     sequence: int
 
 
 class Whereabouts(NamedTuple):
-    """Answered by lines that say where ranks are: what they wait for, or how they ended."""
+    """The caller asks for lines that say where ranks are: what they wait for, or how they ended."""
 
     ranks: tuple[int, ...]
 
 
 class OthersDeliver(NamedTuple):
-    """Answered by whether another thread of the caller's rank runs what hangs on a completion."""
+    """The caller asks whether another thread of its rank is delivering a completion."""
 
 
 class StartThread(NamedTuple):
-    """The caller has started a thread, which waits for the baton. Answered by its number."""
+    """The caller has started a thread, which waits for the baton. The answer is the thread's number."""
 
     name: str
 
@@ -200,38 +201,38 @@ class SawEnd(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """The caller has touched objects that others may observe."""
+    """The caller has accessed objects that other ranks or threads may observe."""
 
     accesses: Accesses
 
 
 class Release(NamedTuple):
-    """The caller gives an object away: whoever acquires it knows what came before."""
+    """The caller releases an object. The next task that acquires it runs after everything before this release."""
 
     object: Object
 
 
 class Acquire(NamedTuple):
-    """The caller has got an object that somebody released."""
+    """The caller acquires an object that another task released."""
 
     object: Object
 
 
 class Use(NamedTuple):
-    """The caller uses something by which threads wait for each other."""
+    """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
 
     kind: str
 
 
 class Note(NamedTuple):
-    """Write an event into the trace."""
+    """An event is written to the trace."""
 
     kind: EventKind
     text: str = ""
 
 
 class Agree(NamedTuple):
-    """The caller's rank tells a value that all ranks should have alike."""
+    """The caller's rank reports a value that must be equal on all ranks."""
 
     name: str
     value: str
@@ -239,25 +240,25 @@ class Agree(NamedTuple):
 
 
 class LatestStep(NamedTuple):
-    """Answered by the latest step of a DDP wrapper that a call of any rank belongs to; 0 if there is none."""
+    """The caller asks for the latest step of a DDP wrapper to which any rank's call belongs; 0 if there is none."""
 
     group: str
     wrapper: int
 
 
 class LoaderBegun(NamedTuple):
-    """The caller's rank begins to go through a data loader."""
+    """The caller's rank begins to iterate over a data loader."""
 
     batches: int
     site: Site
 
 
 class Sampled(NamedTuple):
-    """The caller's rank begins to go through its part of a data set."""
+    """The caller's rank begins to iterate over its part of a data set."""
 
     sampling: Sampling
     made: Site
-    """The line that made the sampler."""
+    """The line that constructed the sampler."""
     site: Site
 
 
@@ -270,17 +271,17 @@ class Returned(NamedTuple):
 
 
 class RankError(NamedTuple):
-    """What a rank raised, as words."""
+    """The exception of a rank, as text."""
 
     kind: str
-    """The name of the type."""
+    """The name of the exception's type."""
     text: str
-    """Type and message, in one line."""
+    """Type and message in one line."""
     site: Site | None
 
 
 class Raised(NamedTuple):
-    """The program of the caller's rank raised."""
+    """The program of the caller's rank raised an exception."""
 
     error: RankError
 
@@ -289,25 +290,25 @@ class Raised(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """To `Deliver`: what hangs on the completion has run."""
+    """The host's reply to `Deliver`: the futures are set, and their callbacks have run."""
 
 
 class Moved(NamedTuple):
-    """To `Move`: the data has moved, or the transport refused."""
+    """The host's reply to `Move`: the data has moved, or the transport refused."""
 
     error: str | None = None
 
 
 class StackTold(NamedTuple):
-    """To `TellStack`: where the caller's program stands."""
+    """The host's reply to `TellStack`: the stack of the caller's program."""
 
     text: str
     is_at_lock: bool = False
-    """It seems to wait for a lock."""
+    """True if the program seems to wait for a lock."""
 
 
 class Looked(NamedTuple):
-    """To `LookOutside`: whether a task was woken."""
+    """The host's reply to `LookOutside`: whether a task was woken."""
 
     woke_somebody: bool
 
@@ -324,4 +325,4 @@ UNANSWERED = frozenset({
     Acquire, CloseBatch, Declare, Destroy, GiveUp, LoaderBegun, Note, Noticed, OpenBatch, Release, Returned, Sampled,
     SawEnd, StepDone, Touch,
 })  # fmt: skip
-"""Requests that are served at once whatever stands, by an answer without a value: nobody has to wait for it."""
+"""Requests that are always done at once and have no answer value, so a rank that is a process need not wait."""

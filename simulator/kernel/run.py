@@ -1,4 +1,4 @@
-"""What the parts of the kernel share of one execution: its ranks, its clock, what is open, and what has happened."""
+"""The state that the parts of the kernel share: ranks, clock, open calls and events of one execution."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.open_slots import open_slots
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import Connections
-from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.states import Life
 from ddpsim.simulator.kernel.streams import Streams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
 
@@ -27,7 +26,7 @@ _new = tuple.__new__
 
 
 class Run:
-    """The state of one execution. The parts change it; it decides nothing."""
+    """The state of one execution. The parts of the kernel change it; it makes no decisions."""
 
     __slots__ = (
         "budget",
@@ -64,56 +63,56 @@ class Run:
         self.slots = SlotTable()
         self.messages = PointToPointTable()
         self.streams = Streams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
-        """None where a call starts when it is issued."""
+        """The ranks' streams; None on a backend where a call starts when it is issued."""
         self.connections = Connections(self.slots, self.messages) if semantics.connects_lazily else None
-        """None where the ranks of a group are connected from the beginning."""
+        """The connections between ranks; None on a backend whose groups are connected from the beginning."""
         self.events: list[Event] = []
         self.issued: list[tuple[Call, int]] = []
-        """All calls in order of issue, and the numbers of the tasks that made them."""
+        """All calls in order of issue, with the numbers of the tasks that made them."""
         self.findings: list[Finding] = []
         self.noticed: list[Noticed] = []
-        """What was noticed in ranks, but for replicas."""
+        """All that was noticed in ranks, except replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
-        """The latest that a call belongs to, by group and the wrapper's number there."""
+        """The latest step to which a call belongs, by group and the number of the wrapper in it."""
         self.judge: Callable[[Any], None] = _ignore
-        """Takes what is noticed of replicas."""
+        """Takes each replica's state that was noticed, to compare it."""
         self.waiting: tuple[Waiting, ...] = ()
         self.steps = 0
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
         self.tasks: dict[int, Task] = {rank.rank: rank.main for rank in self.ranks}
-        """Those that have not ended, and every rank's program, by number."""
+        """By number: the tasks that have not ended, and the program of every rank."""
         self.started = world_size
-        """How many tasks there have been: the number of the next one."""
+        """The number of tasks started so far, and so the number of the next one."""
         self.running: Task | None = None
-        """Who has the baton."""
+        """The task that has the baton."""
 
     @property
     def is_observed(self) -> bool:
-        """Somebody explores, and wants to know what each step touches."""
+        """True if an exploration records what each step accesses."""
         return self.observer is not None
 
     def record(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running task into the trace."""
         me = self.running
         assert me is not None
-        # As Event(...) makes it, in half the time: there are three to each call.
+        # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
     def calls(self) -> tuple[Call, ...]:
-        """All calls that were made so far."""
+        """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
 
     def hazards(self) -> tuple[Finding, ...]:
-        """The hazards of the execution, which is over."""
+        """Return the hazards of the execution, which has ended."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
         return hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
     def batches(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
-        """How many batches the data loaders had that each rank began to go through, by line."""
+        """Return the number of batches of each data loader pass, by rank and line."""
         return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
     def snapshot(self) -> Snapshot:
-        """Every rank and every open slot, as frozen values."""
+        """Return the state of every rank and every open collective, as frozen values."""
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
@@ -121,7 +120,7 @@ class Run:
 
 
 def _ignore(what: object) -> None:
-    """Nobody compares replicas."""
+    """Ignore a replica: this run compares none."""
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:
@@ -131,7 +130,6 @@ def _snapshot_of(rank: RankRecord) -> RankSnapshot:
         RankState.RAISED if error else RankState.RETURNED if rank.main.is_finished else RankState.WAITING,
         rank.main.wait,
         rank.last_call,
-        rank.calls_made,
         rank.optimizer_steps,
         "" if error is None else error.text,
         None if error is None else error.site,

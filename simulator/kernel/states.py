@@ -1,4 +1,4 @@
-"""Where an execution stands, and where each of its tasks does: the states, and one transition function each."""
+"""The states of an execution and of its tasks, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ddpsim.simulator.errors import internal_error
 
 
 class Phase(Enum):
-    """Where an execution stands."""
+    """The phase of an execution."""
 
     RUNNING = "running"
     """Tasks run, one at a time."""
     STOPPING = "stopping"
-    """Every task is unwound, in the order of their numbers."""
+    """All tasks are unwound, in the order of their numbers."""
     OVER = "over"
     """The last task has ended."""
 
 
 class Ending(Enum):
-    """Why an execution stops."""
+    """The reason why an execution stops."""
 
     FINISHED = "every rank has ended"
     DEADLOCK = "nobody can go on"
@@ -34,7 +34,7 @@ class Ending(Enum):
 
 
 class Life:
-    """The life of one execution: it runs, stops for one reason, and is over."""
+    """The life of one execution: it runs, then stops for one reason, then has ended."""
 
     __slots__ = ("ending", "failed_under", "failure", "phase")
 
@@ -42,73 +42,74 @@ class Life:
         self.phase = Phase.RUNNING
         self.ending: Ending | None = None
         self.failure: BaseException | None = None
-        """What broke the machinery (a policy that raised); no rank's error. The first one stands."""
+        """The error that ended the run and that is no rank's own, such as one raised by a policy. Only the first is
+        kept."""
         self.failed_under: int | None = None
-        """The rank that ran then."""
+        """The rank that ran when `failure` was raised."""
 
     def stop(self, ending: Ending) -> None:
-        """Let every task be unwound. The first reason stands."""
+        """Begin to unwind all tasks. Only the first reason is kept."""
         if self.phase is Phase.RUNNING:
             self.phase, self.ending = Phase.STOPPING, ending
 
     def end(self) -> None:
-        """The last task has ended."""
+        """Record that the last task has ended."""
         self.stop(Ending.FINISHED)
         self.phase = Phase.OVER
 
     def break_off(self, error: BaseException, under: int | None) -> None:
-        """Stop with an error of the machinery, which whoever runs the execution shall raise."""
+        """Stop with an error that the caller of the run gets."""
         if self.failure is None:
             self.failure, self.failed_under = error, under
         self.stop(Ending.BROKEN)
 
     def break_off_by_bug(self, error: Exception, under: int | None) -> None:
-        """As `break_off`, for an error that nobody but us can have made (or a rank's recursion that left no room)."""
+        """Stop with an internal error of ddpsim. A RecursionError may be the rank's own and is passed on as it is."""
         if not isinstance(error, RecursionError):
             error = internal_error(error, "the run" if under is None else f"the run, at rank {under}")
         self.break_off(error, under)
 
 
 class State(Enum):
-    """Where a task stands."""
+    """The state of a task."""
 
     READY = "ready"
-    """Enabled, or running."""
+    """The task runs, or can run."""
     TIMED_OUT = "timed out"
-    """Enabled: the clock ended its wait."""
+    """The task can run, because the clock ended its wait."""
     WAITING = "waiting"
-    """Not enabled: for a wake, or an alarm of the virtual clock."""
+    """The task waits to be woken, or for an alarm of the virtual clock."""
     CANCELLED = "cancelled"
-    """Enabled, and unwound as soon as it has the baton, because its rank is over."""
+    """The task can run, and is unwound as soon as it does, because its rank has ended."""
     RETURNED = "returned"
-    """Its program came to its end."""
+    """The task's program returned."""
     RAISED = "raised"
-    """An exception ended its program."""
+    """An exception ended the task's program."""
     UNWOUND = "unwound"
-    """Carried out of its program because the execution, or its rank, was over."""
+    """The task's program was left early, because the execution or the rank had ended."""
     ABANDONED = "abandoned"
-    """Still inside code we do not control; it is left behind."""
+    """The task never returned from code that ddpsim cannot interrupt; it is left behind."""
 
-    __hash__ = object.__hash__  # looked up at each context switch; Enum's own is written in Python
+    __hash__ = object.__hash__  # used at each context switch; Enum's own is written in Python
 
 
 class Change(Enum):
-    """What happens to a task."""
+    """An event in the life of a task."""
 
     WAIT = "wait"
     WAKE = "wake"
-    """Somebody did what it waits for."""
+    """Another task did what this one waits for."""
     RING = "ring"
-    """Its alarm did."""
+    """The task's alarm ended its wait."""
     GO_ON = "go on"
-    """It has seen that its alarm rang."""
+    """The task has seen that its alarm ended the wait."""
     CANCEL = "cancel"
     RETURN = "return"
     RAISE = "raise"
     UNWIND = "unwind"
     ABANDON = "abandon"
 
-    __hash__ = object.__hash__  # as of State
+    __hash__ = object.__hash__  # as in State
 
 
 UNFINISHED = (State.READY, State.TIMED_OUT, State.WAITING, State.CANCELLED)
@@ -127,8 +128,8 @@ _NEXT: dict[tuple[State, Change], State] = {
     **{(state, change): end for state in UNFINISHED for change, end in _ENDS.items()},
     **{(end, change): end for end in _ENDS.values() for change in (*_ENDS, Change.CANCEL)},
 }
-"""Who has ended stays as it is: an interrupt may let it say so twice."""
+"""A task that has ended stays in its state: an interrupt may make it report its end twice."""
 
 
 state_after: Callable[[tuple[State, Change]], State] = _NEXT.__getitem__
-"""The state after a change. KeyError where it must not happen, as for a task to wait that waits."""
+"""The state after a change. KeyError if the change is impossible in that state."""

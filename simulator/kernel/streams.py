@@ -1,6 +1,6 @@
-"""Streams: on a backend that runs the calls of a rank one after another, which of them have started.
+"""Streams: on a backend that runs a rank's calls one after another, which calls have started.
 
-Pure bookkeeping; `exchange.py` lets a call arrive where it meets others only once it has started.
+Pure bookkeeping: `call_matching.py` lets a call take its place in a collective only once it has started.
 """
 
 from __future__ import annotations
@@ -14,61 +14,64 @@ from ddpsim.simulator.operations import CREATING
 
 
 class _Stream:
-    """That of one rank."""
+    """The stream of one rank: a queue of calls."""
 
     __slots__ = ("batch", "queued", "started")
 
     def __init__(self) -> None:
         self.started: list[tuple[IssuedCall, int]] = []
-        """Under way, with their batch: one call, or calls of one batch."""
+        """Calls under way, with their batch number: one call, or the calls of one batch."""
         self.queued: deque[tuple[IssuedCall, int]] = deque()
         self.batch = 0
-        """The one that is open, by number; 0 for none."""
+        """The number of the open batch; 0 if none is open."""
 
     def start(self, starting: deque[IssuedCall]) -> None:
-        """Start the next one if none is under way, and with one of a batch the others of the batch."""
+        """Start the next call if no call is under way. The calls of one batch start together."""
         while self.queued and (not self.started or self.started[0][1] == self.queued[0][1] != 0):
             self.started.append(self.queued.popleft())
             starting.append(self.started[-1][0])
 
 
 class Streams:
-    """Those of all ranks."""
+    """The streams of all ranks."""
 
     def __init__(self, world_size: int, *, batch_is_unit: bool) -> None:
         self._streams = [_Stream() for _ in range(world_size)]
         self._batch_is_unit = batch_is_unit
         self._batches = 0
         self._left_out: set[str] = set()
-        """Groups whose calls run beside the streams. Only asked about."""
+        """Groups whose calls do not wait in a stream."""
 
     def leave_out(self, group: str) -> None:
-        """Let the calls of a group run beside the streams."""
+        """Exempt the calls of a group from the streams."""
         self._left_out.add(group)
 
     def has(self, call: Call) -> bool:
-        """True for a call that runs on its rank's stream; making a group is none."""
+        """True for a call that waits in its rank's stream. Calls that create groups do not."""
         return call.operation not in CREATING and call.group not in self._left_out
 
     def open_batch(self, rank: int) -> None:
-        """What a rank issues from here on is one unit, if the backend has such."""
+        """Begin a batch of a rank, if the backend has batches."""
         if self._batch_is_unit:
             self._batches += 1
             self._streams[rank].batch = self._batches
 
     def close_batch(self, rank: int) -> None:
-        """The unit is whole."""
+        """End the batch of a rank."""
         self._streams[rank].batch = 0
 
     def join(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
-        """Put a call at the end of its rank's stream; add it to those `starting` if it does, and say so."""
+        """Put a call at the end of its rank's stream.
+
+        Add the calls that start by this to `starting`; True if this one does.
+        """
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
         stream.start(starting)
         return not stream.queued
 
     def leave(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
-        """A call is complete: add those to `starting` that do now."""
+        """Remove a completed call, and add the calls that start by this to `starting`."""
         if not self.has(issued.call):
             return
         stream = self._streams[issued.rank.rank]
@@ -76,7 +79,7 @@ class Streams:
         stream.start(starting)
 
     def snapshot(self) -> tuple[StreamSnapshot, ...]:
-        """Those in which a call waits for others, by rank."""
+        """Return the streams in which a call waits for earlier calls, by rank."""
         return tuple(
             StreamSnapshot(
                 rank,

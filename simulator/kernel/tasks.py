@@ -1,4 +1,4 @@
-"""What the kernel knows of a rank, and of each of its tasks: its program, and the threads that it started."""
+"""The kernel's records of ranks, and of their tasks: a rank's program and the threads that it starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ddpsim.simulator.kernel.states import UNFINISHED, Change, State, state_afte
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
-"""Serves one request: yields the answers on the way, is sent what the host says to them, and returns the last one's
-value."""
+"""A generator that handles one request. It yields intermediate answers, is sent the host's replies, and returns the
+value of the last answer."""
 
 
 class IssuedCall(NamedTuple):
@@ -25,11 +25,11 @@ class IssuedCall(NamedTuple):
     rank: RankRecord
     """The rank that issued it."""
     name: tuple[int, int]
-    """Number of the rank, and the handle."""
+    """The number of the rank, and the handle of the call."""
 
 
 class RankRecord:
-    """A rank: what its tasks share, as the threads of a process do."""
+    """The kernel's record of a rank: the state that its tasks share."""
 
     __slots__ = (
         "batches",
@@ -53,19 +53,19 @@ class RankRecord:
         self.calls_made = 0
         self.optimizer_steps = 0
         self.batches: dict[Site, list[int]] = {}
-        """How many the data loaders had that it began to go through, by line."""
+        """The number of batches of each data loader that the rank began to iterate over, by line."""
         self.last_call: Call | None = None
         self.destroyed: dict[str, Site] = {}
-        """The groups that it destroyed, and the lines that did."""
+        """The groups that the rank destroyed, with the lines that destroyed them."""
         self.open: dict[int, IssuedCall] = {}
-        """Issued and not complete, by handle, in the order of issue."""
+        """The calls that are not complete, by handle, in the order of issue."""
         self.completed: list[int] = []
-        """Handles of calls that are complete, and not yet delivered."""
+        """Handles of calls that are complete and not yet delivered."""
         self.delivering: list[tuple[int, Task]] = []
-        """Completions whose chains are running, and by whom."""
+        """Completions that are being delivered: the handle, and the task that runs the callbacks."""
         self.main = Task(rank, self)
         self.tasks = [self.main]
-        """Those that have not ended, in the order in which they were started."""
+        """The tasks that have not ended, in the order in which they were started."""
         self.has_started_threads = False
 
 
@@ -76,22 +76,22 @@ class Task:
 
     def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
         self.number = number
-        """The rank for the rank's program; others count on from the world size as they start."""
+        """The rank, for a rank's program. Threads are numbered from the world size on, as they start."""
         self.rank = rank
         self.rank_number = rank.rank
         self.name = name
-        """As Python calls the thread; "" for the rank's program."""
+        """The name of the Python thread; "" for a rank's program."""
         self.state = State.READY
         self.wait: Wait | None = None
         self.fault: tuple[Crash | EarlyReturn, int] | None = None
-        """What struck it for good, and before which call of its rank."""
+        """The fault that ended the task, and the number of the call before which it struck."""
         self.joiners: list[int] = []
-        """The numbers of those that wait for its end."""
+        """The numbers of the tasks that wait for the end of this one."""
         self.scripts: list[Script] = []
-        """Those under way, the innermost last."""
+        """The scripts under way; the innermost is last."""
 
     def change(self, change: Change) -> None:
-        """Let something happen to it."""
+        """Change the task's state."""
         self.state = state_after((self.state, change))
 
     @property
@@ -101,12 +101,12 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """True once it will not run again."""
+        """True once the task will not run again."""
         return self.state not in UNFINISHED
 
     @property
     def is_enabled(self) -> bool:
-        """True if it is able to take a step."""
+        """True if the task can take a step."""
         return self.state in (State.READY, State.TIMED_OUT, State.CANCELLED)
 
     def __str__(self) -> str:

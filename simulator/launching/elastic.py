@@ -1,8 +1,8 @@
-"""torchrun called from Python (`elastic_launch`, `torch.distributed.run.main`): what it starts are ranks.
+"""Ranks that a program starts by torchrun's Python API (`elastic_launch`, `torch.distributed.run.main`).
 
-Its agent meets other agents in a store, starts a process for each rank, looks after them and starts them anew. Here
-there is one node and no second attempt, so all that is left of it is to start the ranks and to collect what they
-return. Command lines of Python run as `ddpsim run` runs them.
+torchrun's agent coordinates nodes, and starts and restarts a process for each rank. A simulation has one node and no
+restarts, so the agent here only starts the ranks and collects their results. Command lines of Python run as by
+`ddpsim run`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed.launcher as launcher_package
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher import api as launcher_api
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.launcher import Launcher
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.own_process import environment
 
@@ -28,31 +28,21 @@ LAUNCHERS = (launcher_api, launcher_package)
 """The modules that have `launch_agent`."""
 
 _HARMLESS = ("-u", "-B")
-"""What Python may be told before it is told what to run."""
-
-
-class Launching(Protocol):
-    """The launcher, as it is seen from here."""
-
-    def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
-        """Start a rank that runs a program."""
-
-    def refuse(self, line: str) -> None:
-        """End all, with a line for the user."""
+"""Options of Python that a command line may have."""
 
 
 class Agent:
-    """Takes the place of `torch.distributed.launcher.api.launch_agent`."""
+    """Replaces torchrun's agent."""
 
-    def __init__(self, launcher: Launching) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
     def launch(self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None) -> Any:
-        """Start the ranks and wait for them: what each returned, by its number."""
+        """Replace `launch_agent` of torch: start the ranks, wait for them, and return their results by rank."""
         if config.max_nodes != 1:
             self._launcher.refuse(
-                f"elastic_launch is called for {config.min_nodes} to {config.max_nodes} nodes, expected one: all ranks "
-                "of a simulation are of one node (max_nodes=1, --nnodes 1)"
+                f"elastic_launch is called for {config.min_nodes} to {config.max_nodes} nodes, expected one: use "
+                "max_nodes=1 or --nnodes 1"
             )
         size = int(config.nproc_per_node)
         settings = [
@@ -101,7 +91,7 @@ class Agent:
         if not command or not (command[0] == "-m" or command[0].endswith(".py")):
             self._launcher.refuse(
                 f"elastic_launch starts the command {words[0]!r}, expected a function, or Python with a file or a "
-                "module: ranks are simulated where they are Python"
+                "module: start the ranks by one of these"
             )
         program = Script(tuple(command))
         try:
@@ -113,11 +103,11 @@ class Agent:
 
 _Settings = Sequence[Mapping[str, str]]
 _Started = tuple[list[int], Callable[[int], int], list[Any]]
-"""What becomes ready as ranks end, the exit code of each, and where they send what they return."""
+"""A sentinel for each rank, a function for the exit code of a rank, and the pipes for the results."""
 
 
 def _collect(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:
-    """Wait for all ranks; what they returned, which is read at once, as a pipe does not hold much."""
+    """Wait for all ranks, and return their results. They are read as they arrive, because a pipe holds little."""
     values: dict[int, Any] = dict.fromkeys(range(len(sentinels)))
     receivers = {receiver: rank for rank, receiver in enumerate(returned)}
     left = list(sentinels)
@@ -142,4 +132,4 @@ def _received(receiver: Any) -> Any:
 def _run_function(rank: int, function: Any, args: Sequence[Any], settings: Mapping[str, str], sending: Any) -> None:
     __tracebackhide__ = True
     os.environ.update(settings)
-    sending.send_bytes(pickle.dumps(function(*args)))  # whole: the rank's memory is gone when it is read
+    sending.send_bytes(pickle.dumps(function(*args)))  # pickled here: a tensor's shared memory ends with the rank

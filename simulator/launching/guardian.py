@@ -1,8 +1,8 @@
-"""A process that outlives the coordinator: it ends what programs have started, however the coordinator ends.
+"""A process that outlives the coordinator, and kills the processes that ranks have started.
 
-A rank is the leader of a process group of its own, and so are what it starts members of that. The system ends a rank
-whose coordinator is killed, but not what the rank has started. So the guardian reads their numbers from a pipe, and
-when the pipe ends, as it does with the coordinator, it kills their groups.
+Each rank leads a process group, to which the processes that it starts belong. If the coordinator is killed, the system
+ends the ranks, but not those processes. The guardian reads the ids of the ranks from a pipe. The pipe ends with the
+coordinator, and then the guardian kills the groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Guardian:
     """The guardian of one run."""
 
     def __init__(self) -> None:
-        """Raises UsageError if the system gives no process or no file."""
+        """Raises UsageError if the system has no process or file left."""
         pipe: tuple[int, ...] = ()
         try:
             pipe = reading, self._writing = os.pipe()
@@ -32,8 +32,8 @@ class Guardian:
             for file in pipe:
                 os.close(file)
             raise UsageError(
-                f"the system does not give a process that looks after the ranks ({error.strerror}), expected room for "
-                "it: raise the limits of processes and files (ulimit -u, -n)"
+                f"the system starts no process that ends what ranks leave running ({error.strerror}), expected one: "
+                "raise the limits of processes and files (ulimit -u, -n)"
             ) from None
         if not self._pid:
             try:
@@ -44,12 +44,12 @@ class Guardian:
         os.close(reading)
 
     def guard(self, pid: int) -> None:
-        """Look after the group of a process."""
-        with suppress(BrokenPipeError):  # the guardian broke, as `end` will tell
+        """Add the process group of a rank."""
+        with suppress(BrokenPipeError):  # the guardian failed, which `end` reports
             os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 
     def end(self) -> None:
-        """Kill what is left of the groups, and be gone. Raises InternalError if the guardian broke."""
+        """Kill the rest of the groups, and end the guardian. Raises InternalError if the guardian failed."""
         os.close(self._writing)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)

@@ -1,25 +1,22 @@
-"""Programs that start their ranks themselves, as the coordinator sees them; `launcher.py` is the other side."""
+"""Runs programs that start their ranks themselves, for the coordinator; `launcher.py` runs in their processes."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
-from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
-from ddpsim.simulator.launching.program_ranks import start_launcher
-from ddpsim.simulator.launching.rank_popen import exit_code_as_bytes
+from ddpsim.simulator.launching.launcher_line import EXIT_CODE, Begin, Done, Refused, Started, StartsAgain
+from ddpsim.simulator.launching.program_ranks import adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.channel import Channel, Line
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.parcels import Arena
@@ -27,64 +24,38 @@ from ddpsim.simulator.rank_processes.process_config import ProcessConfig, sent
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
-_PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
-"""A launcher that has started ranks and sleeps for so long waits for them in some way that does not say so."""
+"""A launcher that has started ranks and uses no CPU for this long waits for them in a way that is not replaced."""
 
 
 class Launch:
     """A program that runs as its own launcher, and the ranks that it has started."""
 
-    def __init__(
-        self,
-        program: Script,
-        world_size: int,
-        gpus: int | None,
-        start: Start,
-        preload: tuple[str, ...],
-        external_processes: str,
-    ) -> None:
-        """Start it. Raises UsageError if the system gives no process."""
+    def __init__(self, config: ProcessConfig) -> None:
+        """Start the program. Raises UsageError if the system starts no process."""
         self.children: list[Child] = []
-        self._told: list[int] = []
-        """Where the exit codes of the ranks are told."""
+        self._exit_files: list[int] = []
+        """The pipes on which the launcher waits for the exit codes of the ranks."""
         self._guardian = Guardian()
         self._line, theirs = Line.pair()
-        config = ProcessConfig(
-            coordinator=os.getpid(),
-            world_size=world_size,
-            program=program,
-            is_observed=False,
-            checks_replicas=False,
-            is_program=True,
-            is_launched=launches_by_strategy(program),
-            announcement=Announcement(),
-            gpus=gpus,
-            start=start,
-            preload=preload,
-            external_processes=external_processes,
-        )
-        _adopt_orphans(True)
+        self._adopting = ExitStack()
+        self._adopting.enter_context(adopting_orphans())
         try:
             self._launcher = start_launcher(config, self._guardian, theirs.fileno())
         except BaseException:
-            _adopt_orphans(False)
+            self._adopting.close()
             self._line.close()
             self._guardian.end()
             raise
         finally:
             theirs.close()
-            config.announcement.close()
 
     def await_ranks(self, seconds: float) -> bool:
-        """Wait until all ranks are started. False if the program starts none."""
-        try:
+        """Wait until all ranks are started; return whether the program has started any."""
+        with self._adopting:
             return self._await_ranks(seconds)
-        finally:
-            _adopt_orphans(False)
 
     def _await_ranks(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
@@ -105,16 +76,16 @@ class Launch:
         return bool(self.children)
 
     def _hear(self, seconds: float) -> Any:
-        """What the launcher says; None if it says nothing for a while."""
+        """Wait for a message of the launcher; None if none arrives in time."""
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()
         if isinstance(message, Started):
-            channel, arena, output, errors, stack, told = files
+            channel, arena, output, errors, stack, exit_file = files
             end = Channel(socket.socket(fileno=channel))
             made = Files((output, errors, stack))
             self.children.append(Child(len(self.children), message.pid, end, Arena(file=arena), made))
-            self._told.append(told)
+            self._exit_files.append(exit_file)
             self._guardian.guard(message.pid)
             os.close(arena)
         if message is None:
@@ -123,24 +94,24 @@ class Launch:
         return message
 
     def begin(self, config: ProcessConfig) -> list[Child]:
-        """Tell the ranks what they have to know, and return them."""
+        """Send the ranks their configuration, and return them."""
         for child in self.children:
-            with suppress(OSError):  # it is gone, as the coordinator will see
+            with suppress(OSError):  # the rank is gone, which the coordinator notices
                 child.channel.send(sent(config))
         return self.children
 
     def forward_output(self) -> None:
-        """Let the caller's own streams have what the launcher has written."""
+        """Copy the launcher's output to the caller's own streams."""
         for stream, text in zip((sys.stdout, sys.stderr), self._launcher.new_output(), strict=True):
             stream.write(text)
 
     def end_well(self, seconds: float) -> Raised | None:
-        """The ranks are over: let the program go on to its end, and return what it raised."""
-        for child, told in zip(self.children, self._told, strict=True):
+        """After the ranks have ended: run the program to its end, and return its exception."""
+        for child, exit_file in zip(self.children, self._exit_files, strict=True):
             with suppress(OSError):
-                os.write(told, exit_code_as_bytes(_exit_code(child)))
-            os.close(told)
-        self._told = []
+                os.write(exit_file, EXIT_CODE.pack(_exit_code(child)))
+            os.close(exit_file)
+        self._exit_files = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             message = self._hear(_POLL_SECONDS)
@@ -156,47 +127,39 @@ class Launch:
         return None
 
     def drop(self) -> None:
-        """It is none that launches: what it has written until now its ranks will write again."""
+        """End a program that starts no ranks, and discard its output: its ranks will write it again."""
         self._launcher.kill()
         self._launcher.new_output()
         self.close()
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End the launcher and its ranks, and release everything."""
         for child in (self._launcher, *self.children):
             child.kill()
         self.forward_output()
         for child in (self._launcher, *self.children):
             child.close()
         self._line.close()
-        for told in self._told:
-            os.close(told)
+        for exit_file in self._exit_files:
+            os.close(exit_file)
         self._guardian.end()
 
 
-def launched(
-    program: Script,
-    world_size: int,
-    seconds: float,
-    *,
-    gpus: int | None,
-    start: Start,
-    preload: tuple[str, ...],
-    external_processes: ExternalProcesses,
-) -> Launch | None:
-    """The program with the ranks that it has started; None if it leaves that to others."""
-    if not may_launch(program):
+def launched(config: ProcessConfig, seconds: float, external_processes: ExternalProcesses) -> Launch | None:
+    """Run a program until it has started its ranks; None if it does not start them itself."""
+    program = config.program
+    if not isinstance(program, Script) or not may_launch(program):
         return None
-    launch = Launch(program, world_size, gpus, start, preload, external_processes.address)
+    launch = Launch(config._replace(is_launched=launches_by_strategy(program)))
     try:
         if launch.await_ranks(seconds):
-            if len(launch.children) == world_size or program.counts_ranks:
+            if len(launch.children) == config.world_size or program.counts_ranks:
                 launch.forward_output()
                 return launch
             count = len(launch.children)
             raise UsageError(
-                f"the program starts {count} rank{'' if count == 1 else 's'} itself, expected {world_size}: take world "
-                f"size {count} (--world-size {count})"
+                f"the program starts {count} rank{'' if count == 1 else 's'} itself, expected {config.world_size}: "
+                f"take world size {count} (--world-size {count})"
             )
         external_processes.check()
     except BaseException:
@@ -207,20 +170,15 @@ def launched(
 
 
 def _exit_code(child: Child) -> int:
-    """As multiprocessing tells it."""
+    """Return the exit code of a rank as multiprocessing defines it."""
     if child.ended is None:
         return 1 if child.status is None else os.waitstatus_to_exitcode(child.status)
     if not child.ended.error:
         return 0
     try:
         error = unpacked(child.ended.error)
-    except Exception:  # of a class that the rank has made
+    except Exception:  # its class exists only in the rank
         return 1
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     return 1
-
-
-def _adopt_orphans(is_to: bool) -> None:
-    """Whether processes whose parent has ended become ours."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_to))

@@ -1,4 +1,4 @@
-"""What a rank runs that a launcher has started: a process of multiprocessing, or a command."""
+"""The program of a rank that a launcher starts: a process of multiprocessing, or a command."""
 
 from __future__ import annotations
 
@@ -9,37 +9,26 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing import context, popen_spawn_posix, process, reduction, spawn, util
-from typing import Any, Protocol
+from typing import Any
 
 from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
 
 from ddpsim.simulator.launching.script import Script
 
 
-class Body(Protocol):
-    """What runs in a rank, as its program."""
-
-    @property
-    def is_forked(self) -> bool:
-        """It goes on from where the launcher stands; else it begins anew, and imports what it needs."""
-
-    def __call__(self, rank: int) -> None:
-        """Run to the end."""
-
-
 def is_worker_of_spawn(worker: Any) -> bool:
-    """True for a process that `torch.multiprocessing` starts for `mp.spawn` and its like."""
+    """Return whether `torch.multiprocessing` made a process, for a function such as `mp.spawn`."""
     return worker._target is _worker_of_spawn
 
 
 class Worker:
-    """A process of multiprocessing."""
+    """A process of multiprocessing that becomes a rank."""
 
     DupFd = popen_spawn_posix._DupFd
-    """For what is pickled, as is `duplicate_for_child`."""
+    """Needed by pickle, as is `duplicate_for_child`."""
 
     def __init__(self, worker: Any, *, is_forked: bool) -> None:
-        """Make it in the launcher: one that is not forked is sent, as multiprocessing does (popen_spawn_posix.py)."""
+        """Runs in the launcher. A worker that is not forked is pickled, as multiprocessing does it for "spawn"."""
         self.is_forked = is_forked
         self._worker = worker
         self._preparation: dict[str, Any] = {}
@@ -58,11 +47,11 @@ class Worker:
         return data.getvalue()
 
     def duplicate_for_child(self, file: int) -> int:
-        """A file has the same number in the rank."""
+        """Return the file: it has the same number in the rank."""
         return file
 
     def __call__(self, rank: int) -> None:
-        """As BaseProcess._bootstrap, but for what it does with errors."""
+        """Run the worker in its rank, as BaseProcess._bootstrap does; errors are raised."""
         __tracebackhide__ = True
         own: Any = process
         if not self.is_forked:
@@ -89,26 +78,30 @@ def _run(worker: Any) -> None:
     function, number, arguments, error_file = worker._args
     try:
         function(number, *arguments)
-    except Exception:  # mp.spawn reads it there
+    except Exception:  # mp.spawn reads the error from this file
         with open(error_file, "wb") as file:
             pickle.dump(traceback.format_exc(), file)
         raise
 
 
 class Command:
-    """A program that the launcher starts by its command line."""
+    """A command line that the launcher starts as a rank."""
 
     is_forked = False
 
     def __init__(self, program: Script, environment: Mapping[str, str], path: Sequence[str]) -> None:
-        """Take what is `sys.path` before the program adds its own folder."""
+        """`path` is `sys.path` without the folder that the program adds."""
         self._program = program
         self._environment = environment
         self._path = path
 
     def __call__(self, rank: int) -> None:
-        """Run it as `__main__`."""
+        """Run the command as `__main__` in its rank."""
         __tracebackhide__ = True
         os.environ.update(self._environment)
         sys.path[:] = self._path
         self._program(rank)
+
+
+Body = Worker | Command
+"""Forked, a body continues with the launcher's state; otherwise it starts anew, and imports its modules."""

@@ -1,12 +1,12 @@
-"""A program that starts its ranks itself, by `mp.spawn`, `Process.start` or torchrun: what runs in its own process.
+"""Runs in the process of a launcher: a program that starts its ranks itself, by `mp.spawn`, `Process` or torchrun.
 
-The program runs once, as its own launcher and as Python runs it. What multiprocessing would start becomes a rank: it is
-forked here, as a process that waits until the coordinator lets it begin, and torch's and Python's own code above it
-(`mp.spawn`, `ProcessContext.join`, `Process.join`) stays as it is. A rank of the start method "fork" has what the
-launcher has; one of "spawn" imports the program again under the name `__mp_main__`, and is sent its function pickled.
+The program runs as under Python. A process that multiprocessing would start becomes a rank: it is forked here, and
+waits until the coordinator lets it begin. Code of torch and Python above that (`mp.spawn`, `Process.join`) is
+unchanged. With the start method "fork" a rank has the launcher's state; with "spawn" it imports the program again as
+`__mp_main__`, and receives its function pickled.
 
-Processes are ranks as long as they look like it: the workers of `mp.spawn`, or processes of one function that are
-given their numbers, 0, 1, 2 and so on, among their arguments. Others are started as ever.
+A process is a rank if it is a worker of `mp.spawn`, or if processes of one function have their numbers 0, 1, 2 and so
+on among their arguments. Other processes start normally.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import select
 import site
 import sys
 import sysconfig
@@ -30,10 +31,17 @@ from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
-from ddpsim.simulator.launching.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
-from ddpsim.simulator.launching.rank_popen import RankPopen
+from ddpsim.simulator.launching.launcher_line import (
+    EXIT_CODE,
+    Begin,
+    Done,
+    MakesGroup,
+    Refused,
+    Started,
+    StartsAgain,
+)
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.channel import Channel, Line
 from ddpsim.simulator.rank_processes.external_processes import watch_children
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, environment, flush, make_own_process
@@ -43,6 +51,9 @@ from ddpsim.simulator.rank_processes.rank_files import Files, end_broken
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import Replaced
+
+_GLANCES = 10
+"""A program that polls a process more often than this waits for it; printing processes polls them a few times."""
 
 
 def main(rank_config: RankConfig, line: Line) -> NoReturn:
@@ -66,7 +77,7 @@ def main(rank_config: RankConfig, line: Line) -> NoReturn:
             if not launcher.has_begun:
                 traceback.print_exc()
         flush()
-        line.send(Done(raised), [])
+        line.send(Done(raised))
     except BaseException as error:
         end_broken(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
@@ -74,8 +85,60 @@ def main(rank_config: RankConfig, line: Line) -> NoReturn:
         os._exit(0)
 
 
+class RankPopen:
+    """The process of a rank, as multiprocessing sees it; its exit code comes from the coordinator."""
+
+    def __init__(self, launcher: Launcher, rank: int, body: Body) -> None:
+        self._launcher = launcher
+        self.returncode: int | None = None
+        self._glances = 0
+        self.method = "fork" if body.is_forked else "spawn"
+        util._flush_std_streams()  # type: ignore[attr-defined]
+        mine, theirs = Channel.pair()
+        arena_file, files = os.memfd_create("arena"), Files()
+        arena = Arena(file=arena_file)
+        self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
+        self.sentinel, writing = os.pipe()
+        sent = [mine.fileno(), arena_file, files.output, files.errors, files.stack, writing]
+        launcher.line.send(Started(self.pid), sent)
+        mine.close()
+        theirs.close()
+        arena.close()
+        files.close()
+        os.close(arena_file)
+        os.close(writing)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """Return the exit code; None if the rank has not ended. Many calls mean that the program waits for it."""
+        self._glances += 1
+        return self.wait(0.0) if self._glances > _GLANCES else self._code_within(0.0)
+
+    def forget_glances(self) -> None:
+        """Reset the count of polls: multiprocessing polls all processes when another one is started."""
+        self._glances = 0
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until the rank has ended, and return its exit code."""
+        self._launcher.begin()
+        return self._code_within(timeout)
+
+    def _code_within(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
+            data = os.read(self.sentinel, EXIT_CODE.size)
+            self.returncode = EXIT_CODE.unpack(data)[0] if data else -9
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Do nothing: the coordinator ends all ranks at the end of the run."""
+
+    kill = terminate
+
+    def close(self) -> None:
+        """Do nothing: only the sentinel is open, and the program may still wait for it."""
+
+
 class Launcher:
-    """Takes the place of what starts processes."""
+    """Replaces the functions that start processes, so that those which are ranks become ranks of the simulation."""
 
     def __init__(self, line: Line, config: ProcessConfig) -> None:
         self.line = line
@@ -99,10 +162,10 @@ class Launcher:
             (dist, "TCPStore"),
         ):
             self._replaced.replace(owner, name, self._group_maker)
-        elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # whose imports only launchers need
+        elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # only launchers need its imports
         for module in elastic.LAUNCHERS:
             self._replaced.put(module, "launch_agent", elastic.Agent(self).launch)
-        if (gpus := self.config.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
+        if (gpus := self.config.gpus) is not None:  # launchers only count GPUs
             accelerator = torch.device("cuda") if gpus else None
             for counting in (torch.cuda, torch.accelerator):
                 self._replaced.put(counting, "is_available", lambda: gpus > 0)
@@ -113,19 +176,19 @@ class Launcher:
         self._replaced.put_back()
 
     def begin(self) -> None:
-        """Somebody waits for the ranks: no more will come."""
+        """Let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
-            self.line.send(Begin(), [])
+            self.line.send(Begin())
 
     def _take_own_environment(self) -> None:
-        """In a rank: take away what torchrun would have set, unless the program has set it otherwise."""
+        """In a rank: remove the variables of torchrun that the program has not set."""
         for name in environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
             if isinstance(_entries().get(os.fsencode(name)), _Ours):
                 del os.environ[name]
 
     def _forget_modules(self) -> None:
-        """In a rank that begins anew: let it import the project's modules itself."""
+        """In a rank that is not forked from the program: make it import the project's modules itself."""
         places = (sysconfig.get_path("stdlib"), *site.getsitepackages(), sysconfig.get_path("purelib"))
         for name in [name for name in sys.modules if name not in self._modules]:
             file = getattr(sys.modules[name], "__file__", None)
@@ -133,16 +196,14 @@ class Launcher:
                 del sys.modules[name]
         sys.modules["__main__"] = ModuleType("__main__")
 
-    # --- ranks --------------------------------------------------------------------------------------------------------
-
     def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
-        """Start a rank that runs a program."""
+        """Start a rank that runs a command line."""
         self._target = program
         return self._start(Command(program, environment, self._path))
 
     def refuse(self, line: str) -> NoReturn:
-        """End all, with a line for the user."""
-        self.line.send(Refused(line), [])
+        """End the run with an error message."""
+        self.line.send(Refused(line))
         os._exit(0)
 
     def _start(self, body: Body) -> RankPopen:
@@ -153,7 +214,7 @@ class Launcher:
         return rank
 
     def run_rank(self, rank: int, body: Body, channel: Channel, arena: Arena, files: Files) -> NoReturn:
-        """In the process of a rank: run it."""
+        """Run a rank in its process."""
         try:
             self.__exit__()
             self.line.close()
@@ -163,12 +224,10 @@ class Launcher:
                 self._forget_modules()
             config = config._replace(program=body, is_forked_by_program=body.is_forked)
             run_rank(RankConfig(rank, config, channel, arena, files))
-        except EOFError:  # nobody needs this rank
+        except EOFError:  # the coordinator has closed the channel
             os._exit(0)
         except BaseException as error:
             end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
-
-    # --- what it replaces ---------------------------------------------------------------------------------------------
 
     def _popen(self, kind: Any) -> Callable[[Any], Any]:
         original = vars(kind)["_Popen"].__func__
@@ -185,7 +244,7 @@ class Launcher:
         if worker._target is None:
             return False
         if self.has_begun and worker._target is self._target:
-            self.line.send(StartsAgain(), [])
+            self.line.send(StartsAgain())
             os._exit(0)
         if self.has_begun:
             return False
@@ -207,13 +266,13 @@ class Launcher:
         return wait
 
     def _group_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For what a program calls that makes a group itself; it would wait here for ranks that do not run."""
+        """Replace a function that makes a process group, which would wait here for ranks that do not run."""
 
         def make(*arguments: Any, **options: Any) -> Any:
             if os.getpid() != self._pid:
                 in_children.refuse()
             if not self._ranks:
-                self.line.send(MakesGroup(), [])
+                self.line.send(MakesGroup())
                 os._exit(0)
             return original(*arguments, **options)
 
@@ -221,7 +280,7 @@ class Launcher:
 
 
 class _Ours(bytes):
-    """The value of a variable before the program begins: one that it sets, to the same value perhaps, is none."""
+    """The value of a variable that the program has not set."""
 
 
 def _entries() -> Any:
@@ -233,3 +292,22 @@ def _mark_environment() -> None:
     entries = _entries()
     for name, value in entries.items():
         entries[name] = _Ours(value)
+
+
+def _fork_without_parent(run: Callable[[], NoReturn]) -> int:
+    """Fork an orphan, which becomes the coordinator's child; return its process id."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if not between:
+        pid = os.fork()
+        if not pid:
+            os.close(reading)
+            os.close(writing)
+            run()  # the coordinator is its parent by the first message
+        os.write(writing, pid.to_bytes(8, "little"))
+        os._exit(0)
+    os.close(writing)
+    pid = int.from_bytes(os.read(reading, 8), "little")
+    os.close(reading)
+    os.waitpid(between, 0)
+    return pid

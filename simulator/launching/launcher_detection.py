@@ -1,7 +1,7 @@
-"""Whether a program may start its ranks itself: what it calls, and what the files beside it call that it imports.
+"""Detects programs that may start their ranks themselves, from their source and the project files that they import.
 
-Such a program runs as its own launcher first, which costs a second run of its beginning if it turns out to start none.
-So it is not enough that it speaks of multiprocessing, or starts a process that helps (`helpers.py`).
+Such a program first runs as its own launcher. If it then starts no rank, its beginning runs a second time. So importing
+multiprocessing is not enough, nor is starting a process that makes no group, such as a logger or a monitor.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ddpsim.simulator.launching.helper_processes import Project
 from ddpsim.simulator.launching.script import Script
 
 _PROCESS = "Process"
@@ -21,16 +21,29 @@ _STARTS = frozenset({
     *("elastic_launch", "launch_agent"),
     *("notebook_launcher", "debug_launcher"),
 })  # fmt: skip
-"""The functions that do, by whatever name of a module they are called."""
+"""The functions that start ranks."""
 
 _STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
-"""Words that let a Trainer start processes."""
+"""Strategies of a Trainer that start processes."""
 
 _IS_WORTH_READING = re.compile(rf"\b({'|'.join([*_STARTS, *_STRATEGIES])}|distributed\W+(run|import\s+run))\w*")
 
+_OF_RANKS = frozenset({
+    *("dist", "distributed", "c10d", "idist", "deepspeed", "horovod"),
+    *("init_process_group", "init_device_mesh", "DistributedDataParallel", "DDP", "FSDP", "fully_shard"),
+    *("Accelerator", "PartialState", "Fabric", "Trainer"),
+})  # fmt: skip
+"""Names that a function uses if it makes a process group, or calls code that does."""
+
+_HARMLESS_PACKAGES = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"importlib", "runpy", "subprocess"}
+"""Packages whose functions make no group, apart from the names above."""
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
 
 def may_launch(program: Script) -> bool:
-    """True if it, or a file of its own that it imports, calls what starts processes."""
+    """Return whether a program, or a project file that it imports, may start ranks."""
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
     for file, text, tree in _files_of(program):
@@ -39,12 +52,12 @@ def may_launch(program: Script) -> bool:
             nodes = list(ast.walk(tree))
             if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
                 return True
-            processes += [node for node in nodes if isinstance(node, ast.Call) and _function(node) == _PROCESS]
+            processes += [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == _PROCESS]
     return bool(processes) and any(map(Project(trees).may_be_rank, processes))
 
 
 def launches_by_strategy(program: Script) -> bool:
-    """True if it leaves that to a Trainer, which starts no process where it finds the environment of torchrun."""
+    """Return whether a Trainer may start the ranks; a Trainer starts none under the environment of torchrun."""
     return any(
         any(map(_names_strategy, ast.walk(tree)))
         for _, text, tree in _files_of(program)
@@ -53,7 +66,7 @@ def launches_by_strategy(program: Script) -> bool:
 
 
 def _files_of(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
-    """Its file and those of its own that it imports, each with its text and tree."""
+    """Yield the program's file and the project files that it imports, each with its text and tree."""
     first = program.file()
     if first is None:
         return
@@ -73,14 +86,10 @@ def _files_of(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
         todo += sorted(found)
 
 
-def _function(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
 def _starts_ranks(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return _function(node) in _STARTS - {_PROCESS}
-    if isinstance(node, ast.ImportFrom):  # of one that is called by another name
+        return _name(node.func) in _STARTS - {_PROCESS}
+    if isinstance(node, ast.ImportFrom):  # imported under another name
         is_run = node.module == "torch.distributed" and any(each.name == "run" for each in node.names)
         is_of_run = node.module == "torch.distributed.run"
         return is_run or is_of_run or any(each.name in _STARTS and each.asname for each in node.names)
@@ -94,7 +103,7 @@ def _names_strategy(node: ast.AST) -> bool:
 
 
 def _imported(tree: ast.AST, file: str, root: str) -> Iterator[str]:
-    """Where what is imported would lie if it is the project's own, without a suffix."""
+    """Yield the paths, without suffix, at which imported modules would be if they belong to the project."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for each in node.names:
@@ -113,3 +122,76 @@ def _files(name: str) -> Iterator[str]:
     for file in (f"{name}.py", os.path.join(name, "__init__.py")):
         if os.path.isfile(file):
             yield file
+
+
+class Project:
+    """The definitions and imports of the files of a program."""
+
+    def __init__(self, trees: Mapping[str, ast.AST]) -> None:
+        self._definitions: dict[str, list[_Definition]] = {}
+        self._modules: dict[str, set[str]] = {}
+        """The modules that a name may come from, by each name that an import binds."""
+        own = set()
+        for tree in trees.values():
+            for node in ast.walk(tree):
+                if isinstance(node, _DEFINITIONS):
+                    self._definitions.setdefault(node.name, []).append(node)
+                for name, module in _bound(node):
+                    self._modules.setdefault(name, set()).add(module)
+        for file in trees:
+            parts = file.removesuffix(".py").split("/")
+            own |= {parts[-1], parts[-2]} if len(parts) > 1 else {parts[-1]}
+        self._own = own
+        """The names of the project's modules and packages."""
+
+    def may_be_rank(self, call: ast.Call) -> bool:
+        """Return whether a call of `Process` may start a rank: its target makes a group, or calls unknown code."""
+        given = [each.value for each in call.keywords if each.arg == "target"] or call.args[1:2]
+        if not given:
+            return any(each.arg is None for each in call.keywords)  # psutil.Process(pid) starts none
+        todo: list[ast.AST] = [given[0]] if isinstance(given[0], ast.Lambda) else []
+        if not todo:
+            todo += self._definitions.get(_name(given[0]), ())
+        if not todo:
+            return True
+        seen: set[ast.AST] = set()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                names = set(_names(node))
+                if names & _OF_RANKS or any(self._is_unknown(name) for name in names):
+                    return True
+                todo += [each for name in names for each in self._definitions.get(name, ())]
+        return False
+
+    def _is_unknown(self, name: str) -> bool:
+        """Return whether a name is imported from a package that may make groups."""
+        if name in self._definitions:
+            return False
+        roots = {module.split(".")[0] for module in self._modules.get(name, ())}
+        return bool(roots - _HARMLESS_PACKAGES - self._own - {""})
+
+
+def _name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield all names that a definition uses, and the parts of the modules that it imports."""
+    for each in ast.walk(node):
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            yield _name(each)
+        for name, module in _bound(each):
+            yield name
+            yield from module.split(".")
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each name that an import binds, and its module; "" for a relative import."""
+    if isinstance(node, ast.Import):
+        for each in node.names:
+            yield (each.asname or each.name.split(".")[0]), each.name
+    elif isinstance(node, ast.ImportFrom):
+        for each in node.names:
+            yield (each.asname or each.name), "" if node.level else (node.module or "")

@@ -1,70 +1,42 @@
-"""What a program that starts its ranks itself says to the coordinator, and the line it says it by."""
+"""Messages from a launcher, a program that starts its ranks itself, to the coordinator."""
 
 from __future__ import annotations
 
-import pickle
-import socket
-from typing import Any, NamedTuple
+import struct
+from typing import NamedTuple
 
 from ddpsim.simulator.runtime.outcome import Raised
 
+EXIT_CODE = struct.Struct("<i")
+"""The exit code of a rank, as the coordinator writes it for the launcher."""
+
 
 class Started(NamedTuple):
-    """A rank waits to begin. Its files come with it, in the order of `RankPopen`."""
+    """A rank is started and waits. Its files come with the message, in the order of `RankPopen`."""
 
     pid: int
 
 
 class Begin(NamedTuple):
-    """All ranks are started, and somebody waits for them."""
+    """All ranks are started, and the program waits for them."""
 
 
 class MakesGroup(NamedTuple):
-    """The program makes a group itself, without starting a rank: it is none that launches."""
+    """The program makes a process group itself without starting a rank: it is not a launcher."""
 
 
 class StartsAgain(NamedTuple):
-    """The program starts ranks once more, after those that have begun."""
+    """The program starts ranks a second time."""
 
 
 class Refused(NamedTuple):
-    """The program starts its ranks in a way that has no simulation."""
+    """The program starts its ranks in a way that cannot be simulated."""
 
     line: str
-    """What was found, what was expected, what to do."""
+    """The error message for the user."""
 
 
 class Done(NamedTuple):
-    """The program is over."""
+    """The program has ended."""
 
     raised: Raised | None
-
-
-class Line:
-    """Packets between the launcher and the coordinator."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-
-    def fileno(self) -> int:
-        """The number of its file."""
-        return self._end.fileno()
-
-    @staticmethod
-    def pair() -> tuple[Line, Line]:
-        """Two ends."""
-        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return Line(first), Line(second)
-
-    def close(self) -> None:
-        """Close this end."""
-        self._end.close()
-
-    def send(self, message: NamedTuple, files: list[int]) -> None:
-        """Send a message with files."""
-        socket.send_fds(self._end, [pickle.dumps(message)], files)
-
-    def receive(self) -> tuple[Any, list[int]]:
-        """A message with its files; None if the other end is closed."""
-        data, files, _, _ = socket.recv_fds(self._end, 1 << 17, 8)
-        return (pickle.loads(data) if data else None), list(files)

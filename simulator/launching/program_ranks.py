@@ -1,4 +1,4 @@
-"""Starting the processes of a program: its ranks, or its launcher, forked from servers."""
+"""Starts the processes of a program, its ranks or its launcher: servers fork them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddpsim.simulator.rank_processes.rank_files import Files
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 _AT_ONCE = MOST_FILES // (FILES_OF_A_RANK + 1)
-"""So many processes a server is asked for at a time."""
+"""The number of processes that a server is asked for at a time."""
 
 
 class _Coming(NamedTuple):
-    """A process that is not there yet."""
+    """The resources of a process that is not forked yet."""
 
     rank: int
     channel: Channel
@@ -39,7 +39,7 @@ class _Coming(NamedTuple):
 
     @classmethod
     def made(cls, rank: int) -> _Coming:
-        """What belongs to it. Raises OSError if the system gives no more files or address space."""
+        """Open the resources. Raises OSError if the system has no files or address space left."""
         with ExitStack() as made:
             channel, theirs = Channel.pair()
             made.callback(channel.close)
@@ -53,30 +53,30 @@ class _Coming(NamedTuple):
         return cls(rank, channel, theirs, arena, arena_file, files)
 
     def give_away(self) -> None:
-        """It is there, and has what is its own."""
+        """Close the process's ends, after it has been forked."""
         self.theirs.close()
         os.close(self.arena_file)
 
     def drop(self) -> None:
-        """It does not come."""
+        """Close all, because the process is not forked."""
         self.give_away()
         self.channel.close()
         self.arena.close()
         self.files.close()
 
     def given(self, announced: int, more: Sequence[int]) -> list[int]:
-        """The files that it is given, as `server.py` takes them."""
+        """Return the files of the process in the order that `server.py` expects."""
         own = [self.theirs.fileno(), self.arena_file, self.files.output, self.files.errors, self.files.stack]
         return [*own, announced, *more]
 
 
 def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[Child]:
-    """Start the process of each rank. Raises UsageError if the system gives no more."""
+    """Start the process of each rank. Raises UsageError if the system has no processes left."""
     return _start(config, config.world_size, guardian, [])
 
 
 def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> Child:
-    """Start the process of a program that starts its ranks itself, with its end of a line."""
+    """Start the process of a program that starts its ranks itself; `line` is its end of the line to the coordinator."""
     return _start(config, 1, guardian, [line])[0]
 
 
@@ -86,7 +86,7 @@ def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int
     except ServerGone as gone:
         if not gone.was_ready:
             raise
-    return _started(config, count, guardian, more)  # somebody has killed a server that stood by: from a new one
+    return _started(config, count, guardian, more)  # an idle server was killed: retry with a new one
 
 
 def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
@@ -94,7 +94,7 @@ def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[i
     children: list[Child] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
     try:
-        with STANDING.in_use(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, _adopting_orphans():
+        with STANDING.in_use(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, adopting_orphans():
             for first in range(0, count, _AT_ONCE * len(servers)):
                 ranks = range(first, min(first + _AT_ONCE * len(servers), count))
                 _fork(config, ranks, servers, children, guardian, more)
@@ -104,8 +104,8 @@ def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[i
             child.close()
         if isinstance(error, OSError):
             raise UsageError(
-                f"the system does not give {count} processes for ranks ({error.strerror}), expected one for each: take "
-                "fewer ranks, or raise the limits of processes, files and address space (ulimit -u, -n, -v)"
+                f"the system does not start {count} processes for ranks ({error.strerror}), expected one for each: "
+                "take fewer ranks, or raise the limits of processes, files and address space (ulimit -u, -n, -v)"
             ) from None
         raise
     return children
@@ -119,7 +119,7 @@ def _fork(
     guardian: Guardian,
     more: Sequence[int],
 ) -> None:
-    """Let the servers fork some ranks, beside each other. Raises OSError if the system gives no more."""
+    """Let the servers fork some ranks in parallel. Raises OSError if the system has no resources left."""
     coming: list[_Coming] = []
     try:
         for rank in ranks:
@@ -131,6 +131,8 @@ def _fork(
         for each in coming:
             each.drop()
         raise
+    values = config._asdict()
+    del values["announcement"]
     for each in coming:
         if each.rank not in pids:
             each.drop()
@@ -139,8 +141,8 @@ def _fork(
         child = Child(each.rank, pids[each.rank], each.channel, each.arena, each.files)
         children.append(child)
         each.give_away()
-        with suppress(OSError):  # it is gone, as the coordinator will see
-            child.channel.send(_birth(each.rank, config))
+        with suppress(OSError):  # the process is gone, which the coordinator notices
+            child.channel.send(Birth(each.rank, values, dict(os.environ), os.getcwd(), tuple(sys.path)))
     if error:
         raise OSError(error, os.strerror(error))
 
@@ -148,7 +150,7 @@ def _fork(
 def _forked(
     servers: Sequence[Server], shares: Sequence[Sequence[_Coming]], announced: int, more: Sequence[int]
 ) -> tuple[dict[int, int], int]:
-    """The numbers of the processes, by rank, and why there are no more."""
+    """Return the process ids by rank, and the error number if some are missing, else 0."""
     asked = [(server, share) for server, share in zip(servers, shares, strict=True) if share]
     for server, share in asked:
         server.ask_to_fork([each.given(announced, more) for each in share])
@@ -157,7 +159,7 @@ def _forked(
     for server, share in asked:
         try:
             forked = server.forked()
-        except UsageError as error:  # it has ended, and the others have forked nevertheless
+        except UsageError as error:  # this server has ended; the other servers still fork
             gone = error
             continue
         pids.update({each.rank: pid for each, pid in zip(share, forked.pids, strict=False)})
@@ -170,15 +172,9 @@ def _forked(
     return pids, next(filter(None, errors), 0)
 
 
-def _birth(rank: int, config: ProcessConfig) -> Birth:
-    told = config._asdict()
-    del told["announcement"]
-    return Birth(rank, told, dict(os.environ), os.getcwd(), tuple(sys.path))
-
-
 @contextmanager
-def _adopting_orphans() -> Iterator[None]:
-    """Processes whose parent ends become ours."""
+def adopting_orphans() -> Iterator[None]:
+    """Make this process the parent of descendants whose parent ends, so that it can wait for them."""
     system = ctypes.CDLL(None)
     before = ctypes.c_int()
     system.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
@@ -191,7 +187,7 @@ def _adopting_orphans() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits: there would be processes that nobody knows."""
+    """Delay Ctrl-C, which would leave processes that are forked and not recorded yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -1,4 +1,4 @@
-"""Programs: a file or a module that each rank runs as `__main__`, as torchrun and python do."""
+"""Programs: a file or a module that each rank runs as `__main__`, as torchrun and Python do."""
 
 from __future__ import annotations
 
@@ -12,41 +12,38 @@ import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, Start
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.module_files import file_of
 
 _USES_DYNAMO = re.compile(
     r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
     r"|parallelize_module|pipelining|profiler)\b"
 )
-"""What of torch loads its compiler; its optimizers and DDP do not (process_group/late_dynamo.py)."""
+"""Names in torch that load its compiler; optimizers and DDP do not (patches/late_dynamo.py)."""
 
 _READS_ARGUMENTS = re.compile(r"argv|argparse|optparse|fileinput|unittest|distributed\.(run|launch)|common_utils|runpy")
-"""What of Python and torch reads a program's arguments."""
-
-MASTER_PORT = 29_500
-"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
+"""Modules of Python and torch that read a program's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A command line without the `python`: a file or `-m` and a module, and what is theirs.
+    """A command line without the `python`: a file, or `-m` and a module, followed by arguments.
 
-    Called with a rank, in a process of that rank's own, it runs there, and does not return before it has ended.
+    A call runs the program in this process, which is that of one rank, and returns when the program has ended.
     """
 
     command: tuple[str, ...]
     counts_ranks: bool = False
-    """If it starts its ranks itself, there are as many as it says."""
+    """If the program starts its ranks itself, the number of those is the world size."""
     within: Callable[[], AbstractContextManager[object]] | None = None
-    """A function of a module, for what is in place while it runs."""
+    """Makes a context manager that is active while the program runs; a function of a module, because it is pickled."""
 
     @property
     def name(self) -> str:
-        """As one types it in a shell."""
+        """The command line as typed in a shell."""
         return shlex.join(self.command)
 
     @property
@@ -56,29 +53,29 @@ class Script:
 
     @property
     def target(self) -> str:
-        """The file, or `-m MODULE`, without its arguments."""
+        """The file, or `-m MODULE`, without arguments."""
         return shlex.join(self.command[:2] if self.is_module else self.command[:1])
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The program's own."""
+        """The arguments of the program."""
         return self.command[2:] if self.is_module else self.command[1:]
 
     @property
     def folder(self) -> str:
-        """Where its modules are looked for first."""
+        """The folder in which the program's modules are searched first."""
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
 
     def may_need_dynamo(self) -> bool:
-        """False for one whose text has nothing that loads torch's compiler; what else it imports may."""
+        """Return whether the program may load torch's compiler, as far as its text and imports show."""
         return self._may(_USES_DYNAMO)
 
     def ignores_arguments(self) -> bool:
-        """True for one whose text cannot read its arguments; what else it imports may."""
+        """Return whether the program cannot read its arguments, as far as its text and imports show."""
         return not self._may(_READS_ARGUMENTS)
 
     def _may(self, pattern: re.Pattern[str]) -> bool:
-        """False if its text has no such thing, and imports nothing but torch, numpy and Python's own."""
+        """Return whether the text matches a pattern, or imports more than torch, numpy and the standard library."""
         try:
             text = self.text()
             tree = ast.parse(text)
@@ -90,7 +87,7 @@ class Script:
         return not text or bool(pattern.search(text)) or any(name.split(".")[0] not in known for name in names)
 
     def check(self) -> None:
-        """Raise UsageError if there is nothing that could run."""
+        """Raise UsageError if the program does not exist, or is not valid Python."""
         path = self._module_file() if self.is_module else self.command[0]
         if not path:
             return
@@ -108,44 +105,40 @@ class Script:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise UsageError(
-                f"{path!r} does not compile ({error}): mend it first, `python {path}` says where"
+                f"{path!r} does not compile ({error}): correct it, `python {path}` shows the line"
             ) from None
 
     def _module_file(self) -> str:
-        """The module's file; "" if it has none in Python. Raises UsageError if there is no such module."""
+        """Return the module's file; "" if that is not Python. Raises UsageError if there is no such module."""
         if len(self.command) < 2:
-            raise UsageError("-m is the last word, expected a module after it: name one")
-        path = file_of(self.command[1])
+            raise UsageError("-m is the last word, expected a module after it: add the module's name")
+        path = _find_module_file(self.command[1])
         return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
     def file(self) -> str | None:
-        """The file of Python that it is; None if there is none."""
+        """Return the Python file of the program; None if it has none."""
         path = self._module_file() if self.is_module else self.command[0]
         return path if path.endswith(".py") else None
 
     def text(self) -> str:
-        """Its source; "" if it has none."""
+        """Return the source of the program; "" if it has none."""
         file = self.file()
         return "" if file is None else _source(file)
 
     def __call__(self, rank: int) -> int | None:
-        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python, and 0 is returned."""
+        """Run the program as `__main__`; return 0 if it ends by SystemExit with 0 or None."""
         __tracebackhide__ = True
         try:
             with self.within() if self.within is not None else nullcontext():
-                self._run()
+                if self.is_module:
+                    self._run_module()
+                else:
+                    self._run_file()
         except SystemExit as error:
             if error.code in (None, 0):
                 return 0
             raise
         return None
-
-    def _run(self) -> None:
-        __tracebackhide__ = True
-        if self.is_module:
-            self._run_module()
-        else:
-            self._run_file()
 
     def _run_module(self) -> None:
         sys.argv = list(self.command[1:])
@@ -153,7 +146,7 @@ class Script:
         runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
 
     def _run_file(self) -> None:
-        path = os.path.abspath(self.command[0])  # as Python has it, so that it holds behind os.chdir
+        path = os.path.abspath(self.command[0])  # absolute as in Python, so that it stays valid after os.chdir
         sys.argv = list(self.command)
         sys.path.insert(0, os.path.dirname(path))
         main = ModuleType("__main__")
@@ -169,7 +162,7 @@ def _source(path: str) -> str:
 
 
 def start_of_programs(alike: bool) -> Start:
-    """How ranks of a program start. A PYTHONHASHSEED of the caller's is that of all ranks, as torchrun hands it on."""
+    """Return the seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all ranks, as under torchrun."""
     own = own_hash_seed()
     if own is not None:
         return Start(alike, (own,))
@@ -177,14 +170,14 @@ def start_of_programs(alike: bool) -> Start:
 
 
 def own_hash_seed() -> int | None:
-    """The caller's PYTHONHASHSEED; None if there is none, or if it is no number."""
+    """Return this process's PYTHONHASHSEED; None if it is not set or not a number."""
     own = os.environ.get("PYTHONHASHSEED", "")
     return int(own) if own.isdecimal() and int(own) < 1 << 32 else None
 
 
 @contextmanager
 def with_hash_seed(seed: int | None) -> Iterator[None]:
-    """Let the caller have a PYTHONHASHSEED; None for the one that there is."""
+    """Set PYTHONHASHSEED inside the `with` block; None leaves it unchanged."""
     if seed is None:
         yield
         return
@@ -199,5 +192,61 @@ def with_hash_seed(seed: int | None) -> Iterator[None]:
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """True if a command line begins with a file of Python or with `-m`."""
+    """Return whether a command line begins with a Python file or with `-m`."""
     return bool(words) and (words[0] == "-m" or (words[0].endswith(".py") and ":" not in words[0]))
+
+
+def _find_module_file(name: str) -> str:
+    """Return the file that `python -m name` runs in the working folder, without importing anything; "" if that is not a
+    Python file. Raises UsageError if there is no such module.
+    """
+    spec = _spec_of(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _spec_in(f"{name}.__main__", spec.submodule_search_locations)
+        if spec is None:
+            raise UsageError(
+                f"module {name!r} is a package without __main__.py, expected a module that `python -m {name}` runs: "
+                "name a module in the package"
+            )
+    if spec is None:
+        raise UsageError(f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name")
+    return spec.origin if spec.origin is not None and spec.origin.endswith(".py") else ""
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    locations: Sequence[str] | None = None
+    spec, parts = None, name.split(".")
+    for number in range(len(parts)):
+        package, spec = spec, _spec_in(".".join(parts[: number + 1]), locations)
+        if spec is None:
+            # A package that sets `__path__` says only when it is imported where its modules are.
+            return ModuleSpec(name, None) if package is not None and "__path__" in _package_source(package) else None
+        locations = spec.submodule_search_locations
+        if locations is None and number + 1 < len(parts):
+            return None
+    return spec
+
+
+def _package_source(spec: ModuleSpec) -> str:
+    """Return the source of a package's `__init__.py`; "" if it has none."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return ""
+    with open(spec.origin, errors="replace") as file:
+        return file.read()
+
+
+def _spec_in(name: str, locations: Sequence[str] | None) -> ModuleSpec | None:
+    before = sys.path[:]
+    sys.path.insert(0, os.getcwd())  # as for `python -m`
+    try:
+        for finder in sys.meta_path:
+            try:
+                # Given the full name, PathFinder would look for the parent package in sys.modules.
+                spec = finder.find_spec(name.rpartition(".")[2] if finder is PathFinder else name, locations)
+            except (ImportError, ValueError, AttributeError, KeyError):
+                spec = None
+            if spec is not None:
+                return spec
+    finally:
+        sys.path[:] = before
+    return None

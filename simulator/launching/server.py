@@ -1,7 +1,7 @@
-"""A server of ranks: a Python with a hash seed of its own that has torch loaded, and forks ranks of programs.
+"""A server of ranks: a Python process with a given hash seed that has loaded torch, and forks ranks of programs.
 
-Whoever starts it (`servers.py`) sends `Load` and `Fork`, each of which is answered. A rank that it forks waits at its
-channel for its `Birth`; by then it is an orphan, and so the child of the coordinator, as if that had forked it.
+The coordinator (`servers.py`) sends `Load` and `Fork`, and the server answers each. A rank that it forks waits for a
+`Birth` on its channel. By then the rank is an orphan, and so a child of the coordinator.
 """
 
 from __future__ import annotations
@@ -20,74 +20,69 @@ from typing import Any, NamedTuple, NoReturn
 
 from ddpsim.simulator.errors import InternalError, internal_error, is_unexpected
 from ddpsim.simulator.imports import without_collections
+from ddpsim.simulator.rank_processes.channel import Channel, Line
 
 FILES_OF_A_RANK = 6
-"""Its channel, arena, output, errors and stack, and where it is noted what was said once for all; a launcher has one
-more, its line."""
+"""Its channel, arena, output, errors and stack, and the file of `Announcement`; a launcher also has its line."""
 
 WHERE = "a server, from which ranks are forked"
-"""Names it in reports of our own errors."""
+"""The name of a server in reports of internal errors."""
 
 MOST_FILES = 240
-"""The system sends no more than 253 at a time."""
+"""The most files that are sent at a time; the system allows 253."""
 
 
 class Load(NamedTuple):
-    """Import modules, for all ranks that are forked from now on. A file with the path to find them on comes with it."""
+    """Import modules for all ranks that are forked later. A file with the module search path comes with the message.
+
+    The answer is a text: why ranks with these modules cannot be forked; "" if they can.
+    """
 
     modules: tuple[str, ...]
     is_by_request: bool
-    """The caller has named them: what cannot be had, or forked, is told."""
-
-
-class Loaded(NamedTuple):
-    """Done."""
-
-    problem: str
-    """What speaks against it; "" for nothing."""
+    """The user has named the modules, so problems are reported."""
 
 
 class Fork(NamedTuple):
-    """Fork processes. Their files come with it, so many for each."""
+    """Fork processes. Their files come with the message, equally many for each. Answered by `Forked`."""
 
     processes: int
 
 
 class Forked(NamedTuple):
-    """Their numbers."""
+    """The processes that a server has forked."""
 
     pids: tuple[int, ...]
     error: int
-    """Why there are no more, as `errno` has it; 0 if these are all."""
+    """The error number of the fork that failed; 0 if none did."""
 
 
 class Birth(NamedTuple):
-    """What a process is told first."""
+    """The first message to a forked process: the rank that it becomes, and the state of the coordinator's process."""
 
     rank: int
     config: dict[str, Any]
-    """All but the announcement."""
+    """The fields of `ProcessConfig` without the announcement."""
     environment: dict[str, str]
-    """The caller's, as are the others."""
     folder: str
     path: tuple[str, ...]
 
 
 def path_in(file: int) -> list[str]:
-    """A module search path as `file_of` of servers.py has written it: it may be longer than a message."""
+    """Return the module search path in a file of `servers.file_of`; it may be longer than a message."""
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape").split("\0")
 
 
 def main(number: int, caller: int) -> NoReturn:
-    """Serve the process `caller`, which has the other end of a socket, as long as it is there."""
+    """Serve the process `caller`, which has the other end of socket `number`, until it ends."""
     try:
         is_caller_there = os.pidfd_open(caller)
-        if os.getppid() != caller:  # it has ended in between
+        if os.getppid() != caller:  # the caller has ended already
             os._exit(0)
         with _Watch(is_caller_there):
             _load_what_all_ranks_need()
-        _Server(socket.socket(fileno=number), is_caller_there).serve()
-    except (EOFError, OSError):  # nobody is there
+        _Server(Line(socket.socket(fileno=number)), is_caller_there).serve()
+    except (EOFError, OSError):  # the caller has ended
         os._exit(0)
     except Exception as error:
         if not is_unexpected(error):
@@ -97,7 +92,7 @@ def main(number: int, caller: int) -> NoReturn:
 
 
 class _Watch:
-    """Ends this process if the caller ends while it is busy. No thread is left behind, so that it can fork."""
+    """Ends this process if the caller ends while this process is busy. Its thread ends, too, so that forks are safe."""
 
     def __init__(self, is_caller_there: int) -> None:
         self._files = is_caller_there, os.eventfd(0)
@@ -125,40 +120,39 @@ def _load_what_all_ranks_need() -> None:
 
 
 def _part(name: str) -> Any:
-    """A module of the simulator that imports torch: this one does not, so that it can watch meanwhile."""
+    """Import a module of the simulator that imports torch; this module does not, so that `_Watch` starts before."""
     return importlib.import_module(f"ddpsim.simulator.{name}")
 
 
 class _Server:
-    def __init__(self, line: socket.socket, is_caller_there: int) -> None:
+    def __init__(self, line: Line, is_caller_there: int) -> None:
         self._line = line
         self._is_caller_there = is_caller_there
         self._changed: dict[str, str] = {}
-        """Variables of the environment that modules have set which were loaded by request."""
+        """Environment variables that modules named by the user have set."""
 
     def serve(self) -> NoReturn:
         while True:
             gc.collect()
-            gc.freeze()  # collections in the ranks then touch no page that they share
+            gc.freeze()  # garbage collection in the ranks then copies no shared page
             message, files = self._receive()
             if isinstance(message, Load):
                 with _Watch(self._is_caller_there):
-                    answer: NamedTuple = Loaded(self._load(message, path_in(files[0])))
+                    answer: Any = self._load(message, path_in(files[0]))
             else:
                 answer = self._fork(message, files)
             for file in files:
                 os.close(file)
-            self._line.sendall(pickle.dumps(answer))
+            self._line.send(answer)
 
     def _receive(self) -> tuple[Any, list[int]]:
+        """Wait for a message and its files. Raises EOFError if the caller has ended."""
         if self._line.fileno() not in select.select([self._line.fileno(), self._is_caller_there], [], [])[0]:
             raise EOFError
-        data, files, _, _ = socket.recv_fds(self._line, 1 << 16, MOST_FILES)
-        if not data:
+        message, files = self._line.receive()
+        if message is None:
             raise EOFError
-        return pickle.loads(data), list(files)
-
-    # --- loading ------------------------------------------------------------------------------------------------------
+        return message, files
 
     def _load(self, request: Load, path: list[str]) -> str:
         before = dict(os.environ)
@@ -169,9 +163,8 @@ class _Server:
             return problem
         return ""
 
-    # --- forking ------------------------------------------------------------------------------------------------------
-
     def _fork(self, request: Fork, files: list[int]) -> Forked:
+        """Fork processes from a process that then ends, so that they are orphans."""
         reading, writing = os.pipe()
         try:
             between = os.fork()
@@ -182,10 +175,10 @@ class _Server:
         if not between:
             os.close(reading)
             try:
-                told: Forked | InternalError = self._fork_orphans(request.processes, files, writing)
+                result: Forked | InternalError = self._fork_orphans(request.processes, files, writing)
             except BaseException as error:
-                told = internal_error(error, WHERE)
-            os.write(writing, pickle.dumps(told))
+                result = internal_error(error, WHERE)
+            os.write(writing, pickle.dumps(result))
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
@@ -214,7 +207,7 @@ class _Server:
 
 
 def _problem_of(name: str) -> str:
-    """Import a module: what speaks against forking ranks that have it, or ""."""
+    """Import a module; return why ranks with it cannot be forked, or "" if they can."""
     try:
         importlib.import_module(name)
     except BaseException as error:
@@ -228,7 +221,7 @@ def _problem_of(name: str) -> str:
             f"{name} initialises CUDA when it is imported, which no process that is forked afterwards can use, "
             "expected a module that leaves that to the program: do not preload it"
         )
-    count = len(os.listdir("/proc/self/task")) - 2  # but for this one and its watch
+    count = len(os.listdir("/proc/self/task")) - 2  # without this thread and that of `_Watch`
     if count > 0:
         return (
             f"{name} starts {count} thread{'s' * (count > 1)} when it is imported, which no process that is forked "
@@ -238,10 +231,10 @@ def _problem_of(name: str) -> str:
 
 
 def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
-    """Be a rank, or a launcher, as soon as the coordinator says which."""
+    """Become a rank or a launcher when its `Birth` arrives."""
     try:
         _become(files, changed)
-    except BaseException as error:  # an error of ours: those of a program stay in `main`
+    except BaseException as error:  # an internal error: `main` handles those of a program
         _part("rank_processes.rank_files").end_broken(
             files[4], error, "the process of a rank, before its program began"
         )
@@ -250,18 +243,18 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
 
 
 def _become(files: list[int], changed: dict[str, str]) -> None:
-    names = ("channel", "process_config", "parcels", "rank_files")
-    channel_of, configs, parcels, rank_files = [_part(f"rank_processes.{name}") for name in names]
-    channel = channel_of.Channel(socket.socket(fileno=files[0]))
+    names = ("process_config", "parcels", "rank_files")
+    configs, parcels, rank_files = [_part(f"rank_processes.{name}") for name in names]
+    channel = Channel(socket.socket(fileno=files[0]))
     try:
         birth: Birth = channel.receive()
-    except EOFError:  # nobody needs this process
+    except EOFError:  # the coordinator has closed the channel
         os._exit(0)
     sys.modules["__main__"] = ModuleType("__main__")
     sys.path[:] = birth.path
     os.environ.clear()
     os.environ.update({**changed, **birth.environment})
-    with suppress(OSError):  # it is gone, as the program will see
+    with suppress(OSError):  # the folder is gone, which the program notices
         os.chdir(birth.folder)
     announcement = _part("virtual_gpus.announcement").Announcement(files[5])
     config = configs.ProcessConfig(**birth.config, announcement=announcement)
@@ -271,5 +264,4 @@ def _become(files: list[int], changed: dict[str, str]) -> None:
     rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(tuple(files[2:5])))
     if len(files) == FILES_OF_A_RANK:
         _part("rank_processes.rank_process").main(rank_config)
-    line = _part("launching.launcher_line").Line(socket.socket(fileno=files[6]))
-    _part("launching.launcher").main(rank_config, line)
+    _part("launching.launcher").main(rank_config, Line(socket.socket(fileno=files[6])))

@@ -1,29 +1,28 @@
-"""The servers that this process has started, from which the ranks of programs are forked; `server.py` is their side.
+"""Starts and keeps the servers that fork the ranks of programs; `server.py` runs in the servers.
 
-A hash seed is given to Python when it starts, and forks share it. So there are servers of different seeds, and
-neighbouring ranks come from different ones: what depends on the order of a set of strings differs between ranks, as
-under torchrun, and is yet the same in each run.
+Python reads its hash seed at its start, and forks share it. So servers have different seeds, and neighbouring ranks
+come from different servers: the order of a set of strings differs between ranks, as under torchrun, but not between
+runs.
 
-No torch here: a command starts its servers first, and imports torch beside them.
+This module does not import torch: a command starts its servers first, and imports torch at the same time as they do.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import pickle
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import Fork, Forked, Load
+from ddpsim.simulator.rank_processes.channel import Line
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
 _MAIN = """
@@ -36,44 +35,45 @@ main({file}, {caller})
 
 
 class ServerGone(UsageError):
-    """A server has ended; `was_ready` if it had served, so that another one may."""
+    """A server has ended unexpectedly."""
 
     was_ready = False
+    """The server had been ready, so a new one may succeed."""
 
 
 class ServerKey(NamedTuple):
-    """What servers are told apart by."""
+    """The properties of a server; runs that need equal ones share it."""
 
     hash_seed: int
     preload: tuple[str, ...] = ()
-    """Modules that the caller wants loaded."""
+    """Modules that the server imports for the user."""
     folder: str = ""
-    """Where these are looked for first; "" without them."""
+    """The folder in which those modules are searched first; "" without them."""
 
     @property
     def is_usual(self) -> bool:
-        """One of those that runs have unless somebody says otherwise."""
+        """True for the server of a run with default options."""
         return self.hash_seed in HASH_SEEDS and not self.preload
 
 
 def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
-    """The servers that the ranks of a program come from, in turn."""
+    """Return the servers of a program; its ranks are distributed over them in turn."""
     folder = program.folder if preload else ""
     return [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
 
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-"""Ctrl-C is the caller's."""
+"""Puts servers into another process group, so that Ctrl-C does not reach them."""
 
 
 class Server:
-    """One server. It has not loaded everything yet when it is made."""
+    """One server. It loads torch after the constructor has returned; `settle` waits for that."""
 
     def __init__(self, key: ServerKey) -> None:
-        """Start it. Raises OSError if the system gives no process or no files."""
+        """Start the process. Raises OSError if the system has no process or files left."""
         self._key = key
         self._awaited = 0
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line, theirs = Line.pair()
         self._errors = os.memfd_create("errors")
         self._has_dynamo = False
         self._was_ready = False
@@ -100,69 +100,69 @@ class Server:
 
     @property
     def is_there(self) -> bool:
-        """False if it has ended."""
+        """False if the process has ended."""
         return self._process.poll() is None
 
     def want_dynamo(self) -> None:
-        """torch's compiler, which takes a second to load, is to be loaded once for all ranks."""
+        """Load torch's compiler, which takes a second, once for all ranks."""
         if not self._has_dynamo:
             self._has_dynamo = True
             self._load(("torch._dynamo",), sys.path, is_by_request=False)
 
     def settle(self) -> None:
-        """Wait until it has loaded everything. Raises UsageError if it cannot."""
+        """Wait until the server has loaded everything. Raises UsageError if it cannot."""
         while self._awaited:
-            answer = self._receive()
+            problem = self._receive()
             self._awaited -= 1
-            if answer.problem:
-                raise UsageError(answer.problem)
+            if problem:
+                raise UsageError(problem)
         self._was_ready = self._was_ready or self.is_there
 
     def ask_to_fork(self, files: Sequence[Sequence[int]]) -> None:
-        """Ask for a process for each of these, which are the files that it is given."""
-        message = pickle.dumps(Fork(len(files)))
+        """Ask for processes; `files` has the files of each."""
         try:
-            socket.send_fds(self._line, [message], [file for each in files for file in each])
-        except ConnectionError:  # it is gone, as `forked` will tell
+            self._line.send(Fork(len(files)), [file for each in files for file in each])
+        except ConnectionError:  # the server is gone, which `forked` reports
             return
         except OSError:
             self._is_gone()
 
     def forked(self) -> Forked:
-        """What came of that."""
+        """Wait for the processes that were asked for."""
         answer: Forked = self._receive()
         return answer
 
     def close(self) -> None:
-        """End it. The ranks that it has forked are not its own."""
+        """Kill the server; ranks that it has forked continue."""
         self._process.kill()
         self._process.wait()
         self._line.close()
         os.close(self._errors)
 
     def let_go(self) -> None:
-        """In a process that is forked from the one that started it: it is not ours."""
+        """Release the server in a fork of the process that owns it."""
         self._line.close()
         os.close(self._errors)
         self._process.returncode = 0
 
     def _load(self, modules: tuple[str, ...], path: Sequence[str], *, is_by_request: bool) -> None:
         file = file_of(path)
-        with suppress(OSError):  # it is gone, as we shall see
-            socket.send_fds(self._line, [pickle.dumps(Load(modules, is_by_request))], [file])
+        with suppress(OSError):  # the server is gone, which the next receive reports
+            self._line.send(Load(modules, is_by_request), [file])
         os.close(file)
         self._awaited += 1
 
     def _receive(self) -> Any:
         try:
-            data = self._line.recv(1 << 16)
+            answer, _ = self._line.receive()
         except ConnectionError:
-            data = b""
-        if not data:
+            answer = None
+        if answer is None:
             self._is_gone()
-        return pickle.loads(data)
+        return answer
 
-    def _is_gone(self) -> None:
+    def _is_gone(self) -> NoReturn:
+        """Raise an error that says how the server ended."""
         text = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip()
         status = self._process.wait()
         if status == BROKEN_STATUS:
@@ -171,21 +171,21 @@ class Server:
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         said = lines[-1] if lines else how
         gone = ServerGone(
-            f"a Python that ranks are to be forked from could not load torch, or has ended ({said}), expected it to "
-            "have the memory, files and threads it needs: raise the limits of this shell (ulimit -a), or free memory"
+            f"a Python process for ranks could not load torch, or has ended ({said}), expected enough memory, files "
+            "and threads for it: raise the limits of this shell (ulimit -a), or free memory"
         )
         gone.was_ready = self._was_ready
         raise gone
 
 
 def _flags() -> list[str]:
-    """Those of this Python, but for what keeps it from reading the environment, which has the seed."""
+    """Return the options of this Python, without those that ignore the environment, which has the hash seed."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [flag for flag in flags if flag not in ("-E", "-I")]
 
 
 def file_of(path: Sequence[str]) -> int:
-    """A file in memory with a module search path, which grows with each program that a long session has run."""
+    """Write a module search path into a file in memory, because it may be too long for an argument."""
     file = os.memfd_create("path")
     with open(file, "wb", closefd=False) as stream:
         stream.write("\0".join(each for each in path if isinstance(each, str)).encode(errors="surrogateescape"))
@@ -193,20 +193,20 @@ def file_of(path: Sequence[str]) -> int:
 
 
 class Servers:
-    """Those of one process, by what they are. They stay for its runs to come."""
+    """The servers of one process, which later runs use again."""
 
     def __init__(self) -> None:
         self._servers: dict[ServerKey, Server] = {}
         self._owner = 0
 
     def start(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[Server]:
-        """The servers of these keys; those that are not there are started, beside each other.
+        """Return servers with these keys; missing ones are started in parallel.
 
-        Raises UsageError if the system gives no process for one.
+        Raises UsageError if the system starts no process for one.
         """
         self._be_of_this_process()
         for key in [key for key in self._servers if key not in keys and not key.is_usual]:
-            self._servers.pop(key).close()  # each takes memory, and a session may come to know many
+            self._servers.pop(key).close()  # servers take memory, and a session may need many kinds
         try:
             servers = [self._server(key) for key in keys]
         except OSError as error:
@@ -221,9 +221,8 @@ class Servers:
 
     @contextmanager
     def in_use(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[Server]]:
-        """Servers that are ready. They do not stay if they break, or what they are asked for is broken off.
-
-        An OSError is of the caller's own system, and none of theirs.
+        """Yield servers that are ready. An exception in the `with` block ends them, except for an OSError, for which
+        they are not responsible.
         """
         servers = self.start(keys, wants_dynamo=wants_dynamo)
         try:
@@ -238,7 +237,7 @@ class Servers:
             raise
 
     def close(self) -> None:
-        """End all of them."""
+        """End all servers."""
         self._be_of_this_process()
         while self._servers:
             self._servers.popitem()[1].close()
@@ -262,4 +261,4 @@ class Servers:
 
 
 STANDING = Servers()
-"""They belong to the process, as the lock of one_run.py does: Python and torch take a second to start."""
+"""The servers of this process, kept between runs because Python and torch take a second to start."""

@@ -1,4 +1,4 @@
-"""Compares the calls that met: do they agree? Pure comparison of signatures and origins.
+"""Compares the signatures and origins of calls that met.
 
 The fields that must agree are those that gloo and NCCL require for the operation. The order of arrival does not matter:
 all callers get the code of the first field that differs, and `minority` returns the ranks that differ from the most
@@ -20,7 +20,7 @@ _BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is 
 
 
 def disagreement(calls: Sequence[Call]) -> Code | None:
-    """The first field in which calls of one slot differ; None if they agree. `calls` stand in group-rank order."""
+    """Return the first field in which calls of one collective differ; None if they agree. They are in rank order."""
     first, origin = calls[0].signature, calls[0].origin
     signatures_agree = origins_agree = True
     for call in calls:  # one plain loop: this runs for every call of every rank
@@ -71,7 +71,7 @@ def pair_disagreement(send: Call, receive: Call) -> Code | None:
 
 
 def call_sites_differ(calls: Sequence[Call]) -> bool:
-    """True if the user's program made the calls from different lines (legal, but worth a look)."""
+    """Return True if the user's program made the calls from different lines, which is legal but may be a mistake."""
     first = calls[0]
     return first.origin.phase is Phase.USER and any(
         call.site is not first.site and (call.site.path, call.site.line) != (first.site.path, first.site.line)
@@ -80,10 +80,10 @@ def call_sites_differ(calls: Sequence[Call]) -> bool:
 
 
 def branches_meet(calls: Sequence[Call]) -> bool:
-    """True if the calls come from different lines where one and the same is usual.
+    """Return True if the calls come from different lines, where programs usually have one line.
 
-    A root has a branch of its own in many programs, torch's tutorials among them: only it knows what to scatter, or has
-    room for what is gathered. The stages of a pipeline step at a line each, and what they call meets by what it is.
+    In many programs the root has a line of its own, because only the root has the tensors to scatter or to gather into.
+    The stages of a pipeline also have different lines.
     """
     if calls[0].origin.part is not None:
         return False
@@ -104,16 +104,16 @@ def _compared(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashable]]]:
 
 
 def _extent(signature: Signature) -> Hashable:
-    """What of the shapes must agree: all of them, but for calls with splits.
+    """Return the shapes that must agree: all of them, except for calls with splits.
 
-    Backends move elements in memory order and notice another number of them at most; [2, 3] meeting [3, 2] is silent
-    there, and a wrong result (ZOO.md, allreduce-numel-differs). A message may be received in another shape.
+    Backends move elements in memory order and compare their numbers at most. So where [2, 3] meets [3, 2], the result
+    is wrong without an error (ZOO.md, allreduce-numel-differs). A message may be received in another shape.
     """
     return None if signature.operation in _BY_SPLITS else signature.shapes
 
 
 def _row_elements(signature: Signature) -> tuple[int, int]:
-    """Return the number of elements that a split of 1 stands for, in the data sent and in the data received."""
+    """Return the number of elements in a split of 1, for the data sent and for the data received."""
     if OPERATIONS[signature.operation].splits is Splits.TENSORS:
         return 1, 1
     sent, received = signature.shapes
@@ -136,7 +136,7 @@ def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
 
 
 def _is_even(calls: Sequence[Call]) -> bool:
-    """True if all ranks send the same to all ranks, so pairs need not be compared."""
+    """Return True if all ranks send equal parts to all ranks, so that pairs need not be compared."""
     first = calls[0].signature
     assert first.splits is not None
     sent, received = _row_elements(first)
@@ -148,7 +148,7 @@ def _is_even(calls: Sequence[Call]) -> bool:
 
 
 def _splits_at_fault(calls: Sequence[Call]) -> tuple[int, ...]:
-    """The one rank that has a part in every misfit; without such a rank, or with two, all that have a part in one."""
+    """Return the one rank that is in every misfitting pair; if there is no such rank, or two, all ranks of pairs."""
     pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfits(calls)]
     involved = sorted(set().union(*pairs))
     in_all = [rank for rank in involved if all(rank in pair for pair in pairs)]
@@ -156,10 +156,9 @@ def _splits_at_fault(calls: Sequence[Call]) -> tuple[int, ...]:
 
 
 def _origins_differ(calls: Sequence[Call]) -> bool:
-    known = [call.origin for call in calls if not call.origin.shadow] or [call.origin for call in calls]
-    return any(origin is not known[0] and not origin.belongs_with(known[0]) for origin in known) or any(
-        call.origin is not known[0] and not call.origin.belongs_with(known[0]) for call in calls
-    )
+    """Return True if some origin does not belong with the first; a call that `join()` makes is never the first."""
+    first = next((call.origin for call in calls if not call.origin.shadow), calls[0].origin)
+    return any(call.origin is not first and not call.origin.belongs_with(first) for call in calls)
 
 
 def _elements(shapes: tuple[Shape, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Collectives: the slots where calls with one group and sequence meet."""
+"""Collectives: calls of a group that have the same number meet in a `Slot`."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ def order_object(call: Call) -> Object:
 
 
 class Slot:
-    """The calls of one group that carry one sequence number, at most one of each member."""
+    """The n-th collective of a group: the calls with that number, at most one of each member."""
 
-    __slots__ = ("calls", "group", "is_full", "members", "onlookers", "sequence")
+    __slots__ = ("calls", "is_full", "members", "onlookers", "sequence")
 
-    def __init__(self, group: str, sequence: int, members: tuple[int, ...]) -> None:
-        self.group = group
+    def __init__(self, sequence: int, members: tuple[int, ...]) -> None:
         self.sequence = sequence
         self.members = members
         self.calls: dict[int, Call] = {}
         """By rank, in order of arrival."""
         self.onlookers: dict[int, Call] = {}
-        """Calls of ranks that heard of a new group and take themselves for no member of it; they wait for nobody."""
+        """Calls of ranks that create a group without being a member according to their list; they wait for no rank."""
         self.is_full = False
-        """Every member has arrived."""
+        """True if every member has arrived."""
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The members that have arrived, by rank."""
+        """The members that have arrived, in order."""
         return tuple(sorted(self.calls))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The members that have not arrived, by rank."""
+        """The members that have not arrived, in order."""
         return tuple(sorted(rank for rank in self.members if rank not in self.calls))
 
 
 class SlotTable:
-    """The open slots of an execution."""
+    """The collectives of an execution that some members have not reached yet."""
 
     __slots__ = ("_created", "_members", "_open")
 
@@ -57,24 +56,24 @@ class SlotTable:
         self._members: dict[str, tuple[int, ...]] = {}
         self._open: dict[tuple[str, int], Slot] = {}
         self._created: dict[str, Slot] = {}
-        """Where the ranks meet that create a group, by its name; kept, for those that come late with other members."""
+        """By group, the slot of the calls that create it; kept for ranks that arrive late with other members."""
 
     def declare(self, group: str, members: tuple[int, ...]) -> None:
-        """Make a group known. The first declaration stands; a rank that disagrees is found when calls are compared."""
+        """Add a group. Only its first declaration counts; a rank that disagrees is found when calls are compared."""
         self._members.setdefault(group, members)
 
     def members(self, group: str) -> tuple[int, ...]:
-        """The global ranks of a group, in group-rank order."""
+        """Return the global ranks of a group, in group-rank order."""
         return self._members[group]
 
     def arrive(self, call: Call) -> Slot:
-        """Put a call into its slot; a slot that is full then is closed and no longer in the table."""
+        """Add a call to its slot and return the slot. A slot that is full now is no longer in the table."""
         if call.signature.members is not None:
             return self._arrive_to_create(call)
         key = (call.group, call.sequence)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = Slot(call.group, call.sequence, self._members[call.group])
+            slot = self._open[key] = Slot(call.sequence, self._members[call.group])
         assert call.rank not in slot.calls, f"rank {call.rank} arrives twice in {key}"
         slot.calls[call.rank] = call
         if len(slot.calls) == len(slot.members):
@@ -83,17 +82,17 @@ class SlotTable:
         return slot
 
     def _arrive_to_create(self, call: Call) -> Slot:
-        """Note [Who creates a group].
+        """Add a call that creates a group, and return its slot. Note [Who creates a group].
 
-        Each rank brings its own list of members, so who has to come is everybody whom an arrived member names. If the
-        lists are the same, that is the group; if not, the slot is full once all of them are there, and the lists are
-        compared. A rank that names other members after the slot was full finds it full again, with itself in it.
+        Each rank passes its own list of members, so the slot needs every rank that an arrived member names. If the
+        lists are equal, that is the group; if not, the lists are compared once all these ranks have arrived. A rank
+        that arrives with other members after the slot was full finds it full again, with its own call in it.
         """
         assert call.signature.members is not None
         key = (call.group, call.sequence)
         slot = self._created.get(call.group)
         if slot is None or slot.sequence != call.sequence:
-            slot = self._created[call.group] = self._open[key] = Slot(call.group, call.sequence, ())
+            slot = self._created[call.group] = self._open[key] = Slot(call.sequence, ())
         if call.rank not in call.signature.members:
             slot.onlookers[call.rank] = call
         else:
@@ -119,18 +118,13 @@ class SlotTable:
         return slot if slot is not None and slot.calls.get(call.rank) == call else None
 
     def open_slots(self) -> Iterator[Slot]:
-        """The slots that are not full, in the order they were opened; taken at once, as ranks may go on meanwhile."""
+        """Return the slots that are not full, in the order in which they were opened: a copy, since ranks continue."""
         return iter(tuple(self._open.values()))
 
 
 def _name_members(slot: Slot) -> None:
-    """Expect everybody whom a member names; an onlooker among them has arrived, with another list."""
-    lists = {call.signature.members: None for call in slot.calls.values()}
-    if len(lists) == 1:
-        (only,) = lists
-        assert only is not None
-        slot.members = only
-    else:
-        slot.members = tuple(sorted({rank for members in lists for rank in members or ()}))
+    """Make the slot expect every rank that a member names; an onlooker among these has arrived, with another list."""
+    lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
+    slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:
         slot.calls[rank] = slot.onlookers.pop(rank)

@@ -1,1 +1,1 @@
-"""What is replaced in torch besides groups and stores, so that ranks can run in one process."""
+"""Replacements of functions of torch, besides process groups and stores, so that ranks can run in one process."""

@@ -1,12 +1,12 @@
-"""torch's compiler is loaded when somebody has something to compile, and not by the first optimizer.
+"""Loads torch's compiler when a program compiles something, and not with the first optimizer.
 
-Optimizers, DDP and `init_process_group` import torch._dynamo, which takes half as long as torch itself, and ask nothing
-of it as long as nobody compiles. So what they import is a module that is not executed yet, as by importlib's
-LazyLoader: it is executed as soon as anybody looks at it, and then is what it would have been from the start. Only a
-few questions of torch's own modules are answered without.
+Optimizers, DDP and `init_process_group` import torch._dynamo, which takes half as long as the import of torch itself,
+and do not need it unless the program compiles. So they get a module that is not executed yet, as by importlib's
+LazyLoader. It is executed when any of its attributes is read, and then is an ordinary module. Only a few attributes
+that torch's own modules read are answered without executing it.
 
-That is right because before it is executed there is no compiled function and no frame that is traced, nor has anybody
-changed its configuration.
+That is correct because before it is executed there is no compiled function, no traced frame and no changed
+configuration.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from weakref import WeakKeyDictionary
 
 _DYNAMO = "torch._dynamo"
 _KEPT = "__dynamo_disable"
-"""Where `torch._disable_dynamo` looks for what it has disabled already."""
+"""The attribute in which `torch._disable_dynamo` keeps the disabled version of a function."""
 _KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__", "__spec__")
-"""What a module has before it is executed, and whoever goes through sys.modules looks at."""
+"""Attributes that a module has before it is executed. Code that iterates over sys.modules reads them."""
 
 
 @contextmanager
 def dynamo_is_late(when_loaded: Callable[[], None]) -> Iterator[None]:
-    """Whoever imports torch._dynamo first, here, gets one that is not executed yet; at the end it is forgotten.
+    """Inside, make the first import of torch._dynamo return a module that is not executed yet.
 
-    `when_loaded` is called once it is executed after all.
+    `when_loaded` is called when it is executed. If it never is, the import is undone at the end.
     """
     finder = _Finder(when_loaded)
     sys.meta_path.insert(0, finder)
@@ -64,10 +64,7 @@ class _Finder(MetaPathFinder):
 
 
 class _LoadedMeanwhile(Loader):
-    """For a module below torch._dynamo, of which the import system asks the path first, and which that has imported."""
-
-    def __init__(self) -> None:
-        self._spec: ModuleSpec | None = None
+    """Loads a submodule of torch._dynamo that was imported while the import system executed torch._dynamo for it."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = sys.modules[spec.name]
@@ -75,12 +72,12 @@ class _LoadedMeanwhile(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if "__spec__" in vars(module):  # not of its configuration, which is of a class of its own
+        if "__spec__" in vars(module):  # absent from torch._dynamo.config, whose class is no ordinary module
             vars(module)["__spec__"] = self._spec
 
 
 class _LateLoader(Loader):
-    """Makes the module, and executes it later."""
+    """Makes the module torch._dynamo, and executes it later."""
 
     def __init__(self, loader: Loader, when_loaded: Callable[[], None]) -> None:
         self._loader = loader
@@ -88,7 +85,7 @@ class _LateLoader(Loader):
         self._lock = _thread.RLock()  # a real one, also in a rank
         self._is_executing = False
         self._disabled: WeakKeyDictionary[FunctionType, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
-        """Functions that run as they are, with the other arguments of `disable`."""
+        """Functions that were disabled before the module was executed, with the other arguments of `disable`."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -100,7 +97,7 @@ class _LateLoader(Loader):
         module.__class__ = _LateModule
 
     def attribute(self, module: ModuleType, name: str, asking: str) -> Any:
-        """What the module has by a name; `asking` is the name of the module that asks."""
+        """Return an attribute of the module; `asking` is the name of the module that reads it."""
         with self._lock:
             if _is_late(module) and not self._is_executing:
                 if (asking, name) == ("torch._compile", "disable"):
@@ -111,7 +108,7 @@ class _LateLoader(Loader):
         return ModuleType.__getattribute__(module, name)
 
     def executed(self, module: ModuleType) -> ModuleType:
-        """The module, which is loaded after all; another, if the run that it was imported in is over."""
+        """Execute the module and return it; if the run that imported it has ended, return a new import of it."""
         with self._lock:
             if not _is_late(module) or self._is_executing:
                 return module
@@ -121,7 +118,7 @@ class _LateLoader(Loader):
             try:
                 self._loader.exec_module(module)
             except BaseException:
-                sys.modules.pop(_DYNAMO, None)  # as after an import that fails: who asks again tries again
+                sys.modules.pop(_DYNAMO, None)  # as after a failed import: the next one tries again
                 raise
             finally:
                 self._is_executing = False
@@ -133,7 +130,7 @@ class _LateLoader(Loader):
             return module
 
     def forget(self) -> None:
-        """Leave things as if it had never been imported."""
+        """Undo the import."""
         del sys.modules[_DYNAMO]
         parent, _, name = _DYNAMO.rpartition(".")
         vars(sys.modules[parent]).pop(name, None)
@@ -142,7 +139,7 @@ class _LateLoader(Loader):
         self._disabled.clear()
 
     def _disable(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """For `torch._disable_dynamo`, which keeps the answer: nothing is traced, so the function runs as it is."""
+        """Replace `torch._dynamo.disable` for `torch._disable_dynamo`: nothing is traced, so no change is needed."""
         if not isinstance(function, FunctionType):
             return importlib.import_module(f"{_DYNAMO}.decorators").disable(function, *arguments, **options)
         self._disabled[function] = (arguments, options)
@@ -180,7 +177,7 @@ def _loader_of(module: _LateModule) -> _LateLoader:
 
 
 class _Part:
-    """A module of torch._dynamo for one that asks a single thing of it; anything else loads it."""
+    """A submodule of torch._dynamo that has a few answers; reading any other attribute loads it."""
 
     def __init__(self, name: str, **answers: Callable[[], Any]) -> None:
         self._name = name
@@ -193,14 +190,9 @@ class _Part:
 def _do_nothing() -> None: ...
 
 
-def _by_default() -> str:
-    """What `torch._dynamo.config.optimize_ddp` says as long as nobody has changed it."""
-    return "ddp_optimizer"
-
-
 _ANSWERS = {
     ("torch.optim.optimizer", "graph_break"): _do_nothing,
-    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=_by_default),
+    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     ("torch.distributed.distributed_c10d", "trace_rules"): _Part("trace_rules", clear_lru_cache=_do_nothing),
 }
-"""By who asks and for what."""
+"""(module that reads, attribute of torch._dynamo) -> its value as long as no configuration has changed."""

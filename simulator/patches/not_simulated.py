@@ -1,36 +1,50 @@
-"""What torch.distributed has besides groups and stores and is not simulated: a rank that begins it ends the run."""
+"""Parts of torch.distributed that are not simulated: rpc is rejected, and a torch without NCCL gets its constants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from datetime import timedelta
+from typing import Any
 
-from torch.distributed import rpc
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d, rpc
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
+NCCL_VERSION = (2, 28, 9)
+"""The version of NCCL in torch 2.13."""
+
+NCCL_TIMEOUT = timedelta(minutes=10)
+"""The default time-out of NCCL groups (torch/distributed/constants.py)."""
+
 
 def replacements(host: Host) -> list[Replacement]:
-    """What is replaced."""
+    """Return the replacements. A group of an absent NCCL needs a time-out, and torch's error log its version."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:
             if host.is_rank_thread():
-                _refuse_rpc(host)
+                error = UsageError(
+                    f"rank {host.me.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or "
+                    "stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
+                )
+                host.break_off(error)
+                raise error
             return original(*arguments, **options)
 
         return begin
 
-    # The latter for a program that has bound the former by name.
-    return [(rpc, name, refusing) for name in ("init_rpc", "_init_rpc_backend") if hasattr(rpc, name)]
-
-
-def _refuse_rpc(host: Host) -> NoReturn:
-    error = UsageError(
-        f"rank {host.me.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or stores: rpc "
-        "talks over sockets of its own, which are not simulated: run the program on real processes"
-    )
-    host.break_off(error)
-    raise error
+    # The private one is for a program that has bound the public one by name.
+    refused: list[Replacement] = [
+        (rpc, name, refusing) for name in ("init_rpc", "_init_rpc_backend") if hasattr(rpc, name)
+    ]
+    if dist.is_nccl_available():
+        return refused
+    return [
+        *refused,
+        (torch.cuda.nccl, "version", lambda original: lambda: NCCL_VERSION),
+        (distributed_c10d, "default_pg_nccl_timeout", lambda original: NCCL_TIMEOUT),
+    ]

@@ -1,4 +1,4 @@
-"""The end of every optimizer step, whatever the optimizer: an event, and what iterations are counted by."""
+"""Reports the end of every optimizer step, of any optimizer: an event of the trace, by which iterations are counted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ddpsim.simulator.kernel.requests import StepDone
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.runtime.host import Host
 
 Listener = Callable[[int, Optimizer], None]
 
 
 def watch_steps(host: Host, listeners: Sequence[Listener]) -> Any:
-    """Count each rank's optimizer steps and tell `listeners`, until `remove()` is called on what this returns."""
+    """Count each rank's optimizer steps and call `listeners` after each. Return a handle whose `remove()` ends this."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if host.is_rank_thread() and not _is_nested():
@@ -30,7 +31,4 @@ def watch_steps(host: Host, listeners: Sequence[Listener]) -> Any:
 def _is_nested() -> bool:
     """True for the step of an optimizer inside another one's, as in ZeroRedundancyOptimizer."""
     wrapper = sys._getframe(2)
-    frame = wrapper.f_back
-    while frame is not None and frame.f_code is not wrapper.f_code:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is wrapper.f_code for frame in frames_outwards(wrapper.f_back))

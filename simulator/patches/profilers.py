@@ -1,9 +1,10 @@
-"""torch's profiler.
+"""torch's profiler inside ranks.
 
-A process has one. Two ranks that are threads cannot use it at once: torch does not refuse it, and the process ends by a
-segmentation fault. So the second rank ends the run with a line.
+A process has one profiler. If two ranks of one process used it at once, torch would not reject that, and the process
+would crash with a segmentation fault. So the second rank ends the run with an error.
 
-What gloo tells it of a call besides the operator is asynchronous. Python cannot tell it so, but events can be made so.
+The events that gloo reports to it for a call are asynchronous. Python cannot report such events, so they are marked as
+asynchronous when torch reads them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from ddpsim.simulator.runtime.replaced import Replacement
 
 STARTS = ("_prepare_profiler", "_enable_profiler")
 ENDS = "_disable_profiler"
-"""Functions that every profiler of torch's (torch.profiler, torch.autograd.profiler) finds in this module."""
-
+"""Functions that every profiler of torch (torch.profiler, torch.autograd.profiler) looks up in this module."""
 
 GLOO = "gloo:"
-"""What the names of its events begin with."""
+"""The prefix of the names of gloo's events."""
 
 
 class OneProfiler:
@@ -35,7 +35,7 @@ class OneProfiler:
         self._owner: int | None = None
 
     def replacements(self) -> list[Replacement]:
-        """What is replaced."""
+        """Return the replacements."""
         return [
             *((profiler, name, self._starts) for name in STARTS),
             (profiler, ENDS, self._ends),
@@ -73,7 +73,7 @@ class OneProfiler:
 @cache
 def _asynchronous_if_of_gloo(original: type[Any]) -> type[Any]:
     class FunctionEvent(original):  # type: ignore[misc]
-        """As torch's."""
+        """An event of torch's profiler; gloo's are asynchronous."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             if str(options.get("name")).startswith(GLOO):

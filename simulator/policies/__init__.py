@@ -1,1 +1,1 @@
-"""Policies: the algorithms that answer `choose(point, options)`, one a file."""
+"""Policies: the algorithms that choose which rank runs next, by `choose(point, options)`."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.policies.points import may_go_on
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
@@ -39,12 +38,18 @@ class _Choice:
 
     @property
     def is_preemption(self) -> bool:
-        return self.taken > 0 and may_go_on(self.offer.point, self.offer.options)
+        return self.taken > 0 and _can_continue(self.offer)
 
     @property
     def size(self) -> int:
-        """How many of its options are tried in total."""
+        """The number of options that are tried in total."""
         return self.tried + 1 + len(self.left)
+
+
+def _can_continue(offer: Offer) -> bool:
+    """Return whether the running rank can continue, so that every choice except 0 is a preemption."""
+    point = offer.point
+    return point.kind is ChoiceKind.RANK and point.number > 0 and offer.options[0] == point.rank
 
 
 class Dfs:
@@ -134,14 +139,14 @@ class Dfs:
             if index >= known:
                 others = range(len(choice.offer.options) - 1, 0, -1)
                 choice.left = [taken for taken in others if choice.offer.options[taken] not in choice.idle]
-                if preemptions == self._bound and may_go_on(choice.offer.point, choice.offer.options):
+                if preemptions == self._bound and _can_continue(choice.offer):
                     self._is_cut = self._is_cut or bool(choice.left)
                     choice.left = []
             preemptions += choice.is_preemption
 
 
 class _Repeat:
-    """The policy of one execution: repeats the choices of a path, then takes the default, and records all choices."""
+    """One execution's policy. It repeats the choices of a path, then takes the default, and records all choices."""
 
     def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -168,12 +173,16 @@ class _Repeat:
         return choice.taken
 
     def divergence(self, *, is_cut: bool) -> Finding | None:
-        """Return the finding if this execution offered other choices than the one whose path it repeats.
+        """Return the finding if this execution offered other choices than the one whose path it repeats."""
+        missing = self._known[len(self.path)].offer if len(self.path) < len(self._known) else None
+        return find_other_offers(self._differs, missing, is_cut=is_cut)
 
-        An execution that was cut short by its budget may have made fewer choices.
-        """
-        if self._differs is not None:
-            return offers_differ(*self._differs)
-        if len(self.path) < len(self._known) and not is_cut:
-            return offers_differ(self._known[len(self.path)].offer, None)
-        return None
+
+def find_other_offers(differing: tuple[Offer, Offer] | None, missing: Offer | None, *, is_cut: bool) -> Finding | None:
+    """Return the finding for an execution that did not repeat the choice points of the one before.
+
+    `missing` is an expected choice point that it did not reach; an execution whose budget ran out may miss some.
+    """
+    if differing is not None:
+        return offers_differ(*differing)
+    return None if missing is None or is_cut else offers_differ(missing, None)

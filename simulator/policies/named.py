@@ -1,18 +1,40 @@
-"""The list of named policies, which entry points, console, pytest plugin and tests read.
+"""The list of named policies, which entry points, console, pytest plugin and tests read; and the simplest two policies.
 
 The rows are in the order in which texts list them. This module imports no torch, as `--help` and the pytest plugin load
-it. Strategies that learn from whole executions are in exploration/by_name.py.
+it. Strategies that learn from whole executions are in exploration/strategy.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.choices import ChoicePoint, Policy
 from ddpsim.simulator.policies.pct import CHOICES, DEPTH, Pct
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.round_robin import RoundRobin
+
+
+class RandomWalk:
+    """Draws each choice uniformly from the options. The same seed gives the same schedule for the same program."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return a uniformly drawn index."""
+        # int(random() * n), not randrange: the same bits on every Python version, and a third of the time.
+        return int(self._random.random() * len(options))
+
+
+class RoundRobin:
+    """Always takes the default: the running rank continues until it has to wait, then the next enabled rank runs.
+
+    Its schedule is empty, and its interleaving is the easiest to read.
+    """
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return 0."""
+        return 0
 
 
 class PolicyOption(NamedTuple):
@@ -25,7 +47,7 @@ class PolicyOption(NamedTuple):
 
 
 class NamedPolicy(NamedTuple):
-    """A policy's name, how it is made, and what an exploration by it does."""
+    """A policy by name: how it is made, and which schedules an exploration by it runs."""
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
@@ -89,15 +111,15 @@ def listed(names: Iterable[str], word: str = "or") -> str:
 
 
 def exploring_text() -> str:
-    """What each exploring policy runs; those that run the same are told together."""
-    told: dict[str, list[str]] = {}
+    """Return, for `--help`, the schedules that each exploring policy runs; equal policies are listed together."""
+    by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
-        told.setdefault(POLICIES[name].explores, []).append(name)
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in told.items())
+        by_text.setdefault(POLICIES[name].explores, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
 
 
 def option_text(name: str) -> str:
-    """What `--help` says of a policy's option."""
+    """Return the `--help` text of a policy's option."""
     option = POLICIES[name].option
     assert option is not None, f"{name} has no option"
     default = f"  [default: {option.default}]" if option.default is not None else ""

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.policies.points import is_poll_in_vain
 
 CHOICES = 100
 """The assumed number of choices of an execution, if it is unknown."""
@@ -36,7 +35,7 @@ class Pct:
 
     def __init__(self, seed: int, *, depth: int = DEPTH, choices: int = CHOICES) -> None:
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-            raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for")
+            raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug")
         self._random = random.Random(seed)
         self._priorities: dict[int, float] = {}
         """By rank. Initial priorities are from 0 to 1; lowered ones are negative, later ones lower."""
@@ -54,7 +53,7 @@ class Pct:
         for rank in options:
             if rank not in self._priorities:
                 self._priorities[rank] = self._random.random()
-        if is_poll_in_vain(point, options):
+        if options[-1] == point.rank:  # its poll failed: then all other ranks are listed before it
             self._priorities[point.rank] = self._lowest
             self._lowest -= 1
         for low in self._lows_at.get(self._made, ()):

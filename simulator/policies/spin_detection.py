@@ -1,12 +1,12 @@
 """Spin detection: finds threads whose next poll would fail again, so that explorations of polling loops end.
 
-A polling loop returns to the same location and polls the same object, while no other thread made progress: so the poll
-would fail again. Then the thread may not poll before another thread makes progress. But a thread may also poll a few
+A polling loop returns to the same location and polls the same object. If no other thread made progress in between, the
+poll fails again, so the thread may not poll before another thread makes progress. But a thread may also poll a few
 times and then do something else. So when a thread first returns to a location, it runs alone: if it polls there more
 than `MOST_LOOKS` times, it is in a polling loop. If not, its polls are ordinary steps.
 
-The run in which it ran alone does not count (RedundantRun). Not explored: how often a loop of more than `MOST_LOOKS`
-failed polls turns, and code that depends on that count.
+The run in which it ran alone does not count (RedundantRun). Not explored: code that depends on how often a loop of more
+than `MOST_LOOKS` failed polls repeats.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
+from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.policies.observer import Observer
 
 MOST_LOOKS = 100
 """A thread that polls one object from one location more often than this, without progress, is in a polling loop."""
@@ -27,16 +28,17 @@ _Look = tuple[int, Location, Accesses]
 """A poll: the thread, its location, and the accesses."""
 
 
-class SpinDetection:
+class SpinDetection(Observer):
     """Counts the failed polls of one execution; can be its observer."""
 
     def __init__(self, loops: dict[Location, bool]) -> None:
         self._loops = loops
-        """By location, whether it is a polling loop; kept for all executions."""
+        """By location, True for a polling loop; kept for all executions."""
         self._progress = 0
         self._counts: dict[_Look, tuple[int, int]] = {}
         """By poll, the progress counter at that time, and how often it was repeated without progress."""
-        self._stands: dict[int, _Look] = {}
+        self._next_polls: dict[int, _Look] = {}
+        """By thread, its next poll; threads that do something else next are not in it."""
         self._followed: tuple[_Look, int] | None = None
         """The poll of the thread that runs alone, and the progress counter when it began."""
         self.has_learned = False
@@ -44,23 +46,23 @@ class SpinDetection:
 
     def is_idle(self, number: int) -> bool:
         """True if the thread's next poll would fail again."""
-        look = self._stands.get(number)
+        look = self._next_polls.get(number)
         return look is not None and self._count(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
 
     def follow(self, options: Sequence[int]) -> int | None:
         """Return the thread that runs alone, if there is one. Raises RedundantRun once its location is classified."""
-        if self._followed is None and self._stands:
+        if self._followed is None and self._next_polls:
             self._followed = next(((look, self._progress) for look in self._unknown(options)), None)
         if self._followed is None:
             return None
         look, progress = self._followed
         number = look[0]
-        own = self._stands.get(number)
-        goes_on = number in options and progress == self._progress
-        if goes_on and (own is None or self._count(own) <= MOST_LOOKS):
+        own = self._next_polls.get(number)
+        is_undisturbed = number in options and progress == self._progress
+        if is_undisturbed and (own is None or self._count(own) <= MOST_LOOKS):
             return number
         # A loop with two polls may have been classified by the other poll first.
-        self._learn(look, is_loop=goes_on and self._count(look) > MOST_LOOKS // 2)
+        self._learn(look, is_loop=is_undisturbed and self._count(look) > MOST_LOOKS // 2)
         raise RedundantRun
 
     def conclude(self) -> None:
@@ -83,7 +85,7 @@ class SpinDetection:
 
     def _unknown(self, options: Sequence[int]) -> list[_Look]:
         """Return the polls that were repeated, at locations that are not classified yet."""
-        looks = [look for number in options if (look := self._stands.get(number)) is not None]
+        looks = [look for number in options if (look := self._next_polls.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._count(look) > 1]
 
     # --- observing ----------------------------------------------------------------------------------------------------
@@ -91,11 +93,11 @@ class SpinDetection:
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """Note the next poll of a thread, if it polls."""
         if not looks_again:
-            self._stands.pop(rank, None)
+            self._next_polls.pop(rank, None)
             return
         look = rank, _location_here(), accesses
         self._counts[look] = self._progress, self._count(look) + 1
-        self._stands[rank] = look
+        self._next_polls[rank] = look
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access that other threads may poll for; `issued` does so for calls."""
@@ -114,39 +116,9 @@ class SpinDetection:
         """Note that a thread continues."""
         self.got_on()
 
-    def created(self, rank: int, key: Object) -> None:
-        """Of no interest: the key is touched, too."""
-
-    def needs(self, rank: int, key: Object) -> None:
-        """Of no interest."""
-
-    def removed(self, key: Object) -> None:
-        """Of no interest: the key is touched, too."""
-
-    def waits(self, rank: int, *, is_for_good: bool) -> None:
-        """Of no interest."""
-
-    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Of no interest."""
-
-    def completed(self, names: Sequence[object]) -> None:
-        """Of no interest: the last of them was issued just now."""
-
-    def learned(self, rank: int, name: object) -> None:
-        """Of no interest."""
-
-    def joined(self, rank: int, thread: int) -> None:
-        """Of no interest."""
-
     def cancelled(self, rank: int) -> None:
         """Note that a thread was cancelled, and polls no more."""
-        self._stands.pop(rank, None)
-
-    def used(self, kind: str) -> None:
-        """Nothing to note."""
-
-    def cut_short(self, rank: int) -> None:
-        """Of no interest."""
+        self._next_polls.pop(rank, None)
 
 
 def _location_here() -> Location:

@@ -1,4 +1,4 @@
-"""Whose argument checks hold for a group: gloo's or NCCL's, or on one that has both, each for its devices' tensors."""
+"""Chooses the argument checks of a group: gloo's, NCCL's, or each for its own devices' tensors."""
 
 from __future__ import annotations
 
@@ -10,78 +10,75 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Backend
 
 from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
-from ddpsim.simulator.process_group.gpu_labels import label_of
 
 
 class ArgumentRules(Protocol):
-    """What a backend refuses. A `check_*` raises what the backend raises when a call is issued.
+    """The argument checks of a backend. A `check_*` raises what the backend raises when a call is issued.
 
-    Tensors may have any shape and dtype; `size` is how many ranks the group has, `rank` the own one's number in it.
+    Tensors may have any shape and dtype. `size` is the number of ranks in the group, `rank` the caller's number in it.
     """
 
     def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
-        """A tensor that may be sparse."""
+        """Check the tensor of an all_reduce; it may be sparse."""
 
     def check_all_reduce_coalesced(self, tensors: Sequence[Tensor]) -> None:
-        """Several dense ones."""
+        """Check the dense tensors of an all_reduce_coalesced."""
 
     def check_in_place(self, tensors: Sequence[Tensor]) -> None:
-        """Of a broadcast, or a reduce to one rank."""
+        """Check the tensors of a broadcast, or of a reduce to one rank."""
 
     def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-        """Returns the tensors whose shapes must be alike on all ranks."""
+        """Check an all_gather. Return the tensors whose shapes must be equal on all ranks."""
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """One output for the tensors of all ranks."""
+        """Check an all_gather into one output tensor."""
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-        """Several of these."""
+        """Check several all_gathers, each into one output tensor."""
 
     def check_all_gather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int
     ) -> None:
-        """A list of outputs for each rank."""
+        """Check several all_gathers; there is a list of outputs for each rank."""
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """The list that the root of a gather or scatter has; `model` is its own tensor, `kind` "input" or "output"."""
+        """Check the root's list in a gather or scatter.
+
+        `model` is the root's own tensor, `kind` is "input" or "output".
+        """
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-        """An input for each rank."""
+        """Check a reduce_scatter with one input tensor for each rank."""
 
     def check_reduce_scatter_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """One input for all ranks."""
+        """Check a reduce_scatter of one input tensor."""
 
     def check_all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-        """An input and an output for each rank."""
+        """Check an all_to_all with one input and one output tensor for each rank."""
 
     def check_all_to_all_single(self, output: Tensor, tensor: Tensor) -> None:
-        """One input and one output for all ranks; their splits are checked apart."""
+        """Check an all_to_all of one input and one output tensor; the splits are checked separately."""
 
     def check_message(self, tensors: Sequence[Tensor], tag: int) -> None:
-        """What is sent, or received into."""
+        """Check the tensors of a send or a receive."""
 
     def check_any_source(self) -> None:
-        """Receiving from whoever sends."""
+        """Check that the backend can receive from any source."""
 
     def refusal(self, operation: str, dtype: str, reduction: str | None) -> str | None:
-        """What it says to a dtype or a reduction when the call is waited for; None if it does the work."""
+        """Return the backend's error for a dtype or reduction, raised when the call is waited for; None if it is
+        supported."""
 
 
 class RulesByDevice(NamedTuple):
-    """The rules of a group."""
+    """The argument checks of a group, for tensors on the CPU and on GPUs."""
 
     of_cpu: ArgumentRules
     of_gpu: ArgumentRules
 
-    def of(self, tensor: Tensor) -> ArgumentRules:
-        """The rules for a tensor. What C++ made is on no virtual GPU, as far as anybody can tell."""
-        if self.of_cpu is self.of_gpu or not (tensor.is_cuda or label_of(tensor) is not None):
-            return self.of_cpu
-        return self.of_gpu
-
 
 def rules_of(backend: str) -> RulesByDevice:
-    """Those of a group that is asked for with `backend`; by default a group has NCCL, too, where there are GPUs."""
+    """Return the argument checks of a group made with `backend`. Without a name it also has NCCL, if there are GPUs."""
     if not has_nccl(backend):
         return RulesByDevice(gloo_arguments, gloo_arguments)
     is_for_cpu = backend == Backend.UNDEFINED or "cpu" in backend
@@ -89,5 +86,5 @@ def rules_of(backend: str) -> RulesByDevice:
 
 
 def has_nccl(backend: str) -> bool:
-    """True if a group that is asked for so would have NCCL, as it has by default where there are GPUs."""
+    """True if a group made with `backend` has NCCL. Without a name it has NCCL if there are GPUs."""
     return "nccl" in backend or (backend == Backend.UNDEFINED and torch.cuda.is_available())

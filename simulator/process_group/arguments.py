@@ -1,4 +1,4 @@
-"""Argument checks that stand before any backend, or are alike on all."""
+"""Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPE_NAMES = {
 
 
 def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
-    """There is a tensor, and none is sparse. `schema` is the name of the operator that torch dispatches."""
+    """Raise if there is no tensor, or if one is sparse. `schema` is the name of the operator that torch dispatches."""
     if not tensors:
         raise NotImplementedError(
             "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
@@ -37,20 +37,20 @@ def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
 
 
 def check_root(operation: str, root: int, size: int) -> None:
-    """The root is a rank of the group."""
+    """Raise unless the root is a rank of the group."""
     if not 0 <= root < size:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: invalid root rank: {root}")
 
 
 def check_peer(operation: str, peer: int, size: int) -> None:
-    """The other rank of a message is in the group. (gloo waits for it in vain, or crashes.)"""
+    """Raise unless the other rank of a message is in the group. (gloo waits for such a rank forever, or crashes.)"""
     check_whole_numbers(operation, (peer,))
     if not 0 <= peer < size:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: invalid rank: {peer} (the group has ranks 0 to {size - 1})")
 
 
 def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
-    """Torch's binding takes the values for integers."""
+    """Raise unless torch's binding can convert the values to integers."""
     for value in values:
         try:
             index(value)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
 def all_to_all_single_refusal(
     output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], size: int
 ) -> str | None:
-    """What a backend finds in the splits of all_to_all_single (gloo on its worker thread); None if they fit."""
+    """Return a backend's error for the splits of all_to_all_single (of gloo's worker thread); None if they fit."""
     if not output_splits and not input_splits and output.numel() != tensor.numel():
         return "[enforce fail at gloo/alltoall.cc] in->size == out->size. "
     for splits, whole in ((input_splits, tensor), (output_splits, output)):
@@ -76,20 +76,20 @@ def all_to_all_single_refusal(
 
 
 def check_tag(operation: str, tag: object) -> None:
-    """Torch's binding takes a tag for a C int."""
+    """Raise unless torch's binding can convert the tag to a C int."""
     check_whole_numbers(operation, (tag,))
     if not -(2**31) <= index(tag) < 2**31:  # type: ignore[arg-type]
         raise TypeError(f"{operation}(): incompatible function arguments: tag {tag} does not fit into a C int")
 
 
 def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """As many outputs as inputs."""
+    """Raise unless there are as many outputs as inputs."""
     if len(outputs) != len(inputs):
         raise RuntimeError("requires input/output tensor lists to have the same length")
 
 
 def unlike(tensors: Iterable[Tensor], model: Tensor) -> str | None:
-    """What is invalid where a tensor has not the dtype, the device and the shape of `model`; None if all have them."""
+    """Return what is wrong if a tensor does not have the dtype, device and shape of `model`; None if all have them."""
     dtype, device, shape = model.dtype, model.device, model.shape
     for position, tensor in enumerate(tensors):
         if tensor.dtype is not dtype or tensor.device != device:
@@ -100,7 +100,7 @@ def unlike(tensors: Iterable[Tensor], model: Tensor) -> str | None:
 
 
 def wrong_length(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
-    """What is wrong with the root's list in gather and scatter, which has one tensor for each rank."""
+    """Return what is wrong with the root's list in gather and scatter, which needs one tensor for each rank."""
     if len(tensors) == size:
         return None
     return (
@@ -110,24 +110,24 @@ def wrong_length(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
 
 
 def no_kernel(schema: str, tensor: Tensor) -> NotImplementedError:
-    """What torch's dispatcher says of a layout that no backend has an operator for."""
+    """Return the error of torch's dispatcher for a layout for which no backend has an operator."""
     backend = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr"}.get(tensor.layout, "SparseCsr")
     device = "CUDA" if tensor.is_cuda else "CPU"
     return NotImplementedError(f"Could not run 'c10d::{schema}' with arguments from the '{backend}{device}' backend.")
 
 
 def scalar_name(dtype: torch.dtype) -> str:
-    """What C++ calls a dtype (c10::ScalarType), as in `Half`."""
+    """Return the C++ name of a dtype (c10::ScalarType), such as `Half`."""
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
 
 
 def sizes(tensor: Tensor) -> str:
-    """A shape, as in `(2, 3)`."""
+    """Return a shape as text, such as `(2, 3)`."""
     return f"({bare_sizes(tensor)})"
 
 
 def bare_sizes(tensor: Tensor) -> str:
-    """A shape, as in `2, 3`."""
+    """Return a shape as text, such as `2, 3`."""
     return ", ".join(map(str, tensor.shape))
 
 

@@ -14,10 +14,10 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
-- `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
-- where torch has no NCCL, its version and default time-out (absent_nccl.py);
-- `DataLoader.__iter__`, which tells how many batches there are (loader_lengths.py), and `__init__` and `__iter__` of
-  `DistributedSampler`, which tell what part of the samples a rank reads (sampler_reads.py);
+- `torch.distributed.rpc.init_rpc`, which is rejected, and where torch has no NCCL, its version and default time-out
+  (not_simulated.py);
+- `DataLoader.__iter__`, which reports the number of batches, and `__init__` and `__iter__` of `DistributedSampler`,
+  which report the part of the samples that a rank reads (data_loading.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
   see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
@@ -27,9 +27,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
-Besides, whoever imports torch's compiler gets it late (late_dynamo.py), it is told to leave our functions as they are
-(untraced.py), and who waits for its lock lets the others run (compiler_lock.py); a hook on every optimizer counts steps
-(optimizer_steps.py), and one on every module tells check="replicas" of evaluations (replica_check.py).
+Besides, torch's compiler is loaded late (late_dynamo.py), it skips our functions, and a rank that waits for its lock
+lets other ranks run (compiler.py); a hook on every optimizer counts steps (optimizer_steps.py), and one on every module
+reports evaluations to check="replicas" (replica_check.py).
 """
 
 from __future__ import annotations
@@ -52,25 +52,23 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
-from ddpsim.simulator.attribution.parameter_names import parameter_names
-from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, LatestStep, OpenBatch
-from ddpsim.simulator.patches import absent_nccl, loader_lengths, not_simulated, sampler_reads
-from ddpsim.simulator.patches.compiler_lock import CompilerLock
+from ddpsim.simulator.patches import data_loading, not_simulated
+from ddpsim.simulator.patches.compiler import CompilerLock, has_hook_of_others, leave_untraced
 from ddpsim.simulator.patches.late_dynamo import dynamo_is_late
 from ddpsim.simulator.patches.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.patches.profilers import OneProfiler
-from ddpsim.simulator.patches.untraced import has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks
 from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
 from ddpsim.simulator.replicas.replica_check import Replicas, reads_seen_first
-from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaFact
+from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replaced, Replacement
@@ -83,7 +81,7 @@ FAKE = "fake"
 
 
 class Backend:
-    """The simulated backend of one execution."""
+    """Installs the simulated process group under torch.distributed for one execution."""
 
     def __init__(
         self,
@@ -115,7 +113,7 @@ class Backend:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what is listed above, and put it back at the end."""
+        """A context in which the list in this module's docstring is replaced."""
         compiler_lock = CompilerLock()
 
         def meet_dynamo() -> None:
@@ -123,7 +121,7 @@ class Backend:
             compiler_lock.install()
 
         meet_dynamo()
-        # Its functions have the default group of the moment at which it is loaded as their default argument.
+        # its functions have a default argument, the default group at the time of the import
         importlib.import_module("torch.distributed.nn.functional")
         with dynamo_is_late(when_loaded=meet_dynamo), ExitStack() as stack:
             stack.callback(compiler_lock.uninstall)
@@ -159,9 +157,7 @@ class Backend:
             *first,
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
-            *absent_nccl.replacements(),
-            *loader_lengths.replacements(self._host),
-            *sampler_reads.replacements(self._host),
+            *data_loading.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),
@@ -199,27 +195,27 @@ class Backend:
 
     @contextmanager
     def rank_entered(self, rank: int) -> Iterator[None]:
-        """Give the running rank its default group, on its own thread, unless its program makes one itself."""
-        torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
+        """Give the running rank its default group, on the rank's own thread, unless the program makes one itself."""
+        torch.autograd.set_multithreading_enabled(False)  # the backward pass, its hooks and its end stay on this thread
         if self._makes_groups:
             self._groups.make_default_group(rank)
         yield
         self.rank_returned(rank)
 
     def rank_returned(self, rank: int) -> None:
-        """The running rank's program has come to its end, and leaves its models as they are."""
+        """Record that the running rank's program returned, so its models do not change any more."""
         if self._replicas is not None:
             self._replicas.rank_returned(rank)
 
     def thread_entered(self) -> None:
-        """Prepare a thread that the running rank has started: it finds the rank's groups by their names, too."""
+        """Prepare a thread that the running rank has started: it finds the rank's groups by name, too."""
         torch.autograd.set_multithreading_enabled(False)
         world: Any = distributed_c10d._world
         for group, name in world.pg_names.items():
             torch._C._distributed_c10d._register_process_group(name, group)
 
     def parameter_names(self, rank: int, indices: Sequence[int]) -> Sequence[str]:
-        """The names of parameters that an error of a rank tells by index; () if they cannot be told."""
+        """Return the parameter names for an error that gives parameters by index; () if they are not known."""
         return parameter_names(self._wrappers, rank, indices)
 
     # --- making groups ------------------------------------------------------------------------------------------------
@@ -273,7 +269,11 @@ class Backend:
         return split_group
 
     def _later_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The simulator makes the default group before a program starts; it may make another one after a destroy."""
+        """Return an `init_process_group` for programs that run inside a rank.
+
+        The simulator makes the default group before a program starts. After a destroy, the program may make another
+        one.
+        """
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
             if not self._host.is_rank_thread() or backend == FAKE:
@@ -294,7 +294,7 @@ class Backend:
         return init_process_group
 
     def _rendezvous(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For an init_process_group that the program bound to a name of its own before the run."""
+        """Return a rendezvous for an `init_process_group` that the program imported by name before the run."""
 
         def rendezvous(
             url: str, rank: int = -1, world_size: int = -1, **options: Any
@@ -307,7 +307,7 @@ class Backend:
         return rendezvous
 
     def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For torch's own rendezvous by tcp:// and env://."""
+        """Return a store factory for torch's own rendezvous by tcp:// and env://."""
 
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
             if not self._host.is_rank_thread() or not 0 <= port < 2**16:
@@ -317,7 +317,7 @@ class Backend:
         return create_c10d_store
 
     def _check_world(self, rank: int, world_size: int) -> None:
-        """Refuse what a program that makes its groups itself cannot have."""
+        """Raise for a rank or world size that the run does not have."""
         size, own = self._host.world_size, self._host.me.rank
         if world_size not in (-1, size):
             line = (
@@ -335,7 +335,7 @@ class Backend:
         raise UsageError(line)
 
     def _own_rank_and_world_size(self, rank: int, world_size: int) -> dict[str, int]:
-        """The running rank's number and its world's size, which are also all that may be asked for."""
+        """Return the running rank's number and the world size. A program may ask for these values only."""
         given = {"world_size": self._host.world_size, "rank": self._host.me.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, given[name]):
@@ -385,7 +385,7 @@ def _notice_replica(host: Host, fact: ReplicaFact) -> None:
 
 
 def _check_backend(backend: str) -> None:
-    """Raise what torch raises for a name that is no backend's."""
+    """Raise torch's error for a name that is no backend's."""
     known = dist.Backend
     for name in distributed_c10d.BackendConfig(known(backend)).get_device_backend_map().values():
         if name not in (*known.backend_list, known.UNDEFINED) and name.upper() not in known._plugins:

@@ -1,4 +1,4 @@
-"""Making groups inside ranks: what torch does with a backend, done with simulated groups.
+"""Makes groups inside ranks: torch's steps around a backend, with simulated groups.
 
 torch makes every group through `distributed_c10d._new_process_group_helper`, whichever way the program asked for it:
 init_process_group, new_group, new_subgroups, a device mesh. `split_group` is the exception, since it asks the C++
@@ -33,34 +33,34 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_GROUP = "default"
-"""How the group of all ranks is called in calls and reports; torch calls it "0"."""
+"""The label of the group of all ranks in calls and reports. torch calls it "0"."""
 
 _ANSWERS_NON_MEMBER = hasattr(distributed_c10d, "_NonGroupMember")
 
 _NAME_LENGTH = 8
-"""How much of a name made by hashing (use_local_synchronization) is shown."""
+"""The number of characters shown of a hashed group name (use_local_synchronization)."""
 
 
 class AskedFor(NamedTuple):
-    """A backend that a group is asked for with, and what follows from that."""
+    """The backend that a program asks for, and what follows from it."""
 
     backend: str
     has_nccl: bool
     answering: str
-    """Which of the backends answers for the group."""
+    """The backend that answers for the group."""
     config: str
-    """As torch keeps it."""
+    """torch's form of the backend's configuration."""
     rules: RulesByDevice
 
 
 def asked_for(backend: str) -> AskedFor:
-    """What follows from it as torch's backends are now, to which a program may add."""
+    """Return what follows from a backend's name. A program may have added backends to torch's list."""
     config = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
     return AskedFor(backend, has_nccl(backend), _default_backend(backend), config, rules_of(backend))
 
 
 class GroupMaker:
-    """Makes the groups of one execution's ranks, each for the rank that is running."""
+    """Makes the groups of one execution's ranks, each for the running rank."""
 
     def __init__(
         self, host: Host, wrappers: WrapperRegistry, *, poisons: bool = False, semantics: BackendSemantics = GLOO
@@ -73,13 +73,13 @@ class GroupMaker:
         self.through_torch = ThroughTorch()
         self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
         self._has_made_nccl = [False] * host.world_size
-        """By rank: it has a group on NCCL, so that one without has another backend."""
+        """By rank: True if the rank has a group on NCCL, so a group without NCCL has another backend."""
         self._gloo = asked_for("gloo")
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
 
     def make_default_group(self, rank: int) -> None:
-        """What init_process_group does, before the rank's program starts."""
+        """Make the default group, as init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
         label = self._label("0", DEFAULT_GROUP, self._everybody, rank)
         group = self._make(
@@ -90,7 +90,7 @@ class GroupMaker:
         world.group_count = 1
 
     def new_store(self, prefix: str = "") -> MemoryStore:
-        """The running rank's handle of the store of all ranks."""
+        """Return the running rank's handle of the store that all ranks share."""
         return MemoryStore(self._host, prefix)
 
     def new_group(
@@ -105,7 +105,7 @@ class GroupMaker:
         device: torch.device | None = None,
         description: str | None = None,
     ) -> tuple[Any, Any]:
-        """What distributed_c10d._new_process_group_helper does. No `ranks` means the default group."""
+        """Make a group, as distributed_c10d._new_process_group_helper does. Without `ranks`, make the default group."""
         world = distributed_c10d._world
         rank = self._host.me.rank
         if name in world.pg_names.values():
@@ -145,7 +145,7 @@ class GroupMaker:
         backend: str | None,
         description: str | None,
     ) -> Any:
-        """What torch's split_group does, except that no accelerator is needed. Every rank of the parent calls it."""
+        """Make groups as torch's split_group does, but without an accelerator. Every rank of the parent calls it."""
         if not split_ranks:
             raise ValueError("split_ranks cannot be None or empty")
         world = distributed_c10d._world
@@ -157,7 +157,7 @@ class GroupMaker:
         distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))
         mine = next((sorted(split) for split in split_ranks if parent.rank() in split), None)
         parent.enter_split()
-        if mine is None:  # torch 2.14 has another answer for those outside
+        if mine is None:  # torch 2.14 returns something else on ranks outside
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER if _ANSWERS_NON_MEMBER else None
         members = tuple(parent.members[rank] for rank in mine)
         name = distributed_c10d._process_group_name(mine, use_hashed_name=True)
@@ -176,7 +176,7 @@ class GroupMaker:
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
     def message_maker(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Of torch's P2POp: take note of what a stage of a pipeline makes one for."""
+        """Return a replacement for P2POp's `__init__` that notes which pipeline stage makes the message."""
 
         def init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
             original(operation, op, tensor, *arguments, **options)
@@ -186,21 +186,21 @@ class GroupMaker:
         return init
 
     def optimizer_step_done(self, rank: int, optimizer: Optimizer) -> None:
-        """Count the step for what it has updated."""
+        """Count an optimizer step for the units that it updated."""
         self._trackers[rank].optimizer_stepped(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _look_on(self, label: str, members: tuple[int, ...]) -> None:
-        """Tell what this rank, which is no member, takes the new group for; it waits for nobody."""
+        """Report this rank's view of a new group of which it is no member. It waits for no rank."""
         host = self._host
         host.ask(Checkpoint())
         host.ask(Announce(Call(host.me.rank, label, 0, Signature("new_group", members=members), site_here())))
 
     def _of_mesh(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
-        """What a group of a device mesh is called; None if it is none.
+        """Return the label of a device mesh's group; None for another group.
 
-        From now on the rank has its coordinates in the mesh, unless it has those in one of more dimensions.
+        From now on the rank has its coordinates in the mesh, unless it has coordinates in a mesh of more dimensions.
         """
         dimension = dimension_of(description)
         grid = None if dimension is None else grid_being_made(sys._getframe(1))
@@ -212,10 +212,11 @@ class GroupMaker:
         return grid.group_name(dimension, members)
 
     def _label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
-        """What the group is called in calls and reports.
+        """Return the label of a group in calls and reports. A name that is used again, after a destroy, is another
+        group.
 
-        A name used again, after a destroy, is another group. Groups of one rank may share a name, since they never meet
-        (torch counts names on each rank: nested new_subgroups makes such groups), so the rank is part of theirs.
+        Groups of one rank may share a name, since they never meet (torch counts names on each rank: nested
+        new_subgroups makes such groups). So the rank is part of their label.
         """
         made = self._made[rank]
         made[name] += 1
@@ -292,7 +293,7 @@ def _check_split(split: Sequence[int], world_size: int) -> None:
 
 
 def _default_backend(backend: str) -> str:
-    """Which of the backends that a group is asked for answers for it (_new_process_group_helper)."""
+    """Return the backend that answers for a group, of those that the program asked for (_new_process_group_helper)."""
     name = str(backend)
     if not any(sign in name for sign in ",:") and name != distributed_c10d.Backend.UNDEFINED:
         return name

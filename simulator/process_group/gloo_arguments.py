@@ -1,8 +1,8 @@
-"""Argument checks of gloo: what it refuses, in its own words (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
+"""Argument checks of gloo, with its own texts (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
 
-Its texts are used except where it crashes the process or hangs. `check_*` functions raise where gloo does, when the
-call is issued; what it finds out only on its worker thread comes back as a value of `refusal`, for the work to raise
-when it is waited for. Not refused, although gloo does: PREMUL_SUM, which NCCL has.
+Where gloo crashes the process or hangs, the text is ours. `check_*` functions raise where gloo does, when the call is
+issued. Errors of gloo's worker thread are returned by `refusal`; the work raises them when it is waited for. One case
+is allowed here although gloo rejects it: PREMUL_SUM, which NCCL has.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ddpsim.simulator.process_group.arguments import (
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128".split()  # noqa: SIM905
 )
-"""What collectives take. Point-to-point moves bytes and takes everything."""
+"""Dtypes of gloo's collectives. Point-to-point messages move bytes and may have any dtype."""
 
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 @cache
 def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
-    """What gloo's worker thread says to a dtype, alone or with a reduction; None if it does the work."""
+    """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if it is supported."""
     dtype = dtype.removeprefix("sparse ")
     if dtype not in _TAKEN:
         return "Invalid scalar type"
@@ -51,7 +51,7 @@ def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
 
 
 def check_all_reduce(tensor: Tensor, reduction: str) -> None:
-    """A sparse all_reduce is for COO tensors, and can only sum."""
+    """Check an all_reduce. A sparse one needs COO tensors and SUM."""
     if tensor.layout is torch.strided:
         return
     if tensor.layout is not torch.sparse_coo:
@@ -66,7 +66,7 @@ def check_all_reduce(tensor: Tensor, reduction: str) -> None:
 
 
 def check_message(tensors: Sequence[Tensor], tag: int) -> None:
-    """A message is contiguous, and its tag 0 or more."""
+    """Check that a message is contiguous and its tag at least 0."""
     if tag < 0:
         raise RuntimeError("Tag must be nonnegative")
     for tensor in tensors:
@@ -75,21 +75,21 @@ def check_message(tensors: Sequence[Tensor], tag: int) -> None:
 
 
 def check_any_source() -> None:
-    """Whoever sends may be received from."""
+    """Allow a receive from any source."""
 
 
 def check_in_place(tensors: Sequence[Tensor]) -> None:
-    """What one call reduces or broadcasts may lie in memory as it likes."""
+    """Allow any memory layout for a reduce or broadcast."""
 
 
 def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
-    """Every tensor has the dtype, the device and the shape of `model`."""
+    """Check that every tensor has the dtype, the device and the shape of `model`."""
     if (problem := unlike(tensors, model)) is not None:
         raise _invalid(operation, problem)
 
 
 def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-    """One output for each rank, like the input."""
+    """Check that there is one output for each rank, like the input."""
     if len(outputs) != size:
         raise _invalid("allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})")
     check_like("allgather", outputs, tensor)
@@ -97,13 +97,13 @@ def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size:
 
 
 def check_all_gather_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """The output is `size` inputs, one after another along the first dimension."""
+    """Check that the output has the size of `size` inputs, concatenated along the first dimension."""
     if not _is_whole(output, tensor, size):
         check_all_gather(output.chunk(size), tensor, 0, size)
 
 
 def check_all_gather_single_coalesced(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Each output is `size` inputs, one after another along the first dimension."""
+    """Check that each output has the size of `size` inputs, concatenated along the first dimension."""
     if len(outputs) != len(inputs):
         raise RuntimeError(f"Check failed: outputs.size() == inputs.size() ({len(outputs)} vs. {len(inputs)}). \n")
     if not all(_is_whole(output, tensor, size) for output, tensor in zip(outputs, inputs, strict=True)):
@@ -121,7 +121,7 @@ def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
 
 
 def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
-    """For each rank, a list like the list of inputs."""
+    """Check that there is a list of outputs for each rank, like the list of inputs."""
     name = "ProcessGroupGloo::allgather_coalesced: "
     if len(output_lists) != size:
         raise RuntimeError(name + "output lists should be equal to world size")
@@ -138,20 +138,20 @@ def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs:
 
 
 def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
-    """All tensors have one dtype."""
+    """Check that all tensors have one dtype."""
     if any(tensor.dtype is not tensors[0].dtype for tensor in tensors):
         raise RuntimeError("ProcessGroupGloo::allreduce_coalesced: tensors must all have the same type")
 
 
 def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-    """The root's list in gather and scatter has one tensor for each rank, like the root's own."""
+    """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
     if (problem := wrong_length(kind, tensors, size)) is not None:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
     check_like(operation, tensors, model)
 
 
 def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-    """One input for each rank; the own one is like the output."""
+    """Check that there is one input for each rank, and that the caller's own is like the output."""
     if len(inputs) != size:
         raise RuntimeError("invalid input tensor list size, must be world size")
     if output.shape != inputs[rank].shape:
@@ -160,12 +160,12 @@ def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, si
 
 
 def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """The input is `size` outputs, one after another along the first dimension."""
+    """Check that the input has the size of `size` outputs, concatenated along the first dimension."""
     if output.dtype is not tensor.dtype:
         types = f"{TYPE_NAMES.get(output.dtype, output.dtype)} vs. {TYPE_NAMES.get(tensor.dtype, tensor.dtype)}"
         raise RuntimeError(f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({types}). \n")
-    if not output.shape or not tensor.shape:
-        raise RuntimeError("Check failed: reduce_scatter of a tensor needs at least one dimension \n")  # gloo crashes
+    if not output.shape or not tensor.shape:  # gloo crashes here
+        raise RuntimeError("Check failed: reduce_scatter of a tensor needs at least one dimension \n")
     rows, whole = output.shape[0] * size, tensor.shape[0]
     if rows != whole:
         raise RuntimeError(f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows} vs. {whole}). \n")
@@ -178,7 +178,7 @@ def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> No
 
 
 def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """One input and one output for each rank, all alike."""
+    """Check that there is one input and one output for each rank, all of one dtype and shape."""
     for kind, tensors in (("input", inputs), ("output", outputs)):
         if len(tensors) != size:
             raise RuntimeError(
@@ -189,13 +189,11 @@ def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: 
 
 
 def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
-    """The input is contiguous, and there is a first dimension to split."""
+    """Check that the input is contiguous and has a first dimension to split."""
     if not tensor.is_contiguous():
         raise ValueError("Tensors must be contiguous")
-    if not tensor.shape or not output.shape:
-        raise RuntimeError(
-            "ProcessGroupGloo::alltoall: a tensor without dimensions has no rows to split"
-        )  # gloo crashes
+    if not tensor.shape or not output.shape:  # gloo crashes here
+        raise RuntimeError("ProcessGroupGloo::alltoall: a tensor without dimensions has no rows to split")
 
 
 def _invalid(operation: str, what: str) -> RuntimeError:

@@ -1,4 +1,4 @@
-"""Which virtual GPU a tensor is on: an attribute of the tensor, since its memory is the CPU's."""
+"""The virtual GPU of a tensor, kept as an attribute of the tensor, since its memory is the CPU's."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from torch import Tensor, nn
 
 LABEL = "_ddpsim_gpu"
-"""The attribute's name."""
+"""The name of the attribute."""
 
 
 def label_of(tensor: Tensor) -> int | None:
-    """The number of its GPU; None for a tensor of the CPU."""
+    """Return the number of a tensor's GPU; None for a tensor on the CPU."""
     return tensor.__dict__.get(LABEL)
 
 
 def put(tensor: Tensor, label: int | None) -> None:
-    """Put a tensor on a GPU, or with None on the CPU."""
+    """Put a tensor on a GPU, or on the CPU with None."""
     if label is not None:
         tensor.__dict__[LABEL] = label
     else:
@@ -25,7 +25,7 @@ def put(tensor: Tensor, label: int | None) -> None:
 
 
 def first_label(values: Iterable[Any]) -> int | None:
-    """That of the first tensor on a GPU among arguments and what they list."""
+    """Return the number of the first GPU tensor's GPU among arguments and their lists; None if there is none."""
     for value in values:
         if isinstance(value, Tensor):
             if (label := value.__dict__.get(LABEL)) is not None:
@@ -36,7 +36,7 @@ def first_label(values: Iterable[Any]) -> int | None:
 
 
 def hand_on(result: Any, label: int) -> None:
-    """Put what a function made on the GPU of its arguments."""
+    """Put the results of a function on the GPU of its arguments."""
     if isinstance(result, Tensor):
         result.__dict__[LABEL] = label
     elif isinstance(result, (list, tuple)):
@@ -45,7 +45,7 @@ def hand_on(result: Any, label: int) -> None:
 
 
 def put_all(value: Any, label: int) -> None:
-    """Put all tensors of what was loaded on a GPU."""
+    """Put all tensors of a loaded object on a GPU."""
     if isinstance(value, Tensor):
         put(value, label)
     elif isinstance(value, nn.Module):

@@ -25,7 +25,8 @@ from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
-from ddpsim.simulator.process_group.argument_rules import ArgumentRules
+from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
+from ddpsim.simulator.process_group.gpu_labels import label_of
 from ddpsim.simulator.process_group.monitored_barrier import check_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.through_torch import operator
@@ -37,20 +38,20 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)
 }
 _REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__members__.items()}
-"""By the hash of an operation, which is its number (c10d/init.cpp): its `op` is an enum of pybind11, which is made for
-who asks, and compares all of its members to tell the name of one."""
+"""By the hash of an operation, which is its number (c10d/init.cpp). Its `op` would be slower: pybind11 makes that enum
+anew and compares all members to find the name."""
 
 
 class SimulatedGroup(NamedGroup):
-    """One rank's handle of a process group."""
+    """One rank's handle of a process group. Each method issues the call of the same name."""
 
     # --- collectives that reduce --------------------------------------------------------------------------------------
 
     @operator("allreduce_")
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Reduce onto every rank, in place."""
+        """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
         signature = _signature("all_reduce", tensors, reduction)
         return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
@@ -59,7 +60,7 @@ class SimulatedGroup(NamedGroup):
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
         arguments.check_tensors("allreduce_coalesced_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature("all_reduce_coalesced", tensors, reduction)
@@ -67,9 +68,12 @@ class SimulatedGroup(NamedGroup):
 
     @operator("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Reduce onto the root. Others' tensors stay as they are, or are poisoned: gloo leaves partial sums there."""
+        """Reduce onto the root.
+
+        The other ranks' tensors stay unchanged, or hold poison values: gloo leaves partial sums there.
+        """
         arguments.check_tensors("reduce_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature("reduce", tensors, reduction, self._root("reduce", opts.rootRank))
@@ -77,10 +81,10 @@ class SimulatedGroup(NamedGroup):
 
     @operator("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
-        """Reduce a list of tensors, one result to each rank."""
+        """Reduce lists of tensors; each rank gets one of the results."""
         inputs = input_lists[0]
         arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
-        rules = self._rules.of(outputs[0])
+        rules = rules_for(self._rules, outputs[0])
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature("reduce_scatter", inputs, reduction)
@@ -88,14 +92,14 @@ class SimulatedGroup(NamedGroup):
 
     @operator("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """Reduce a tensor, one part of the result to each rank."""
+        """Reduce a tensor; each rank gets one part of the result."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor", [output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     @operator("reduce_scatter_tensor_coalesced_")
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Several reduce_scatter_single in one call."""
+        """Make several reduce_scatter_single calls in one."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor_coalesced", outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -103,7 +107,7 @@ class SimulatedGroup(NamedGroup):
     def _reduce_scatter_tensors(self, operation: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Any:
         arguments.check_tensors("_reduce_scatter_base_", [*outputs, *inputs])
         arguments.check_same_count(outputs, inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = _reduction_of(opts)
@@ -116,7 +120,7 @@ class SimulatedGroup(NamedGroup):
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
         arguments.check_tensors("broadcast_", tensors)
-        rules = self._rules.of(tensors[0])
+        rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
         root = self._root("broadcast", opts.rootRank)
         signature = _signature("broadcast", tensors, root=root)
@@ -127,16 +131,16 @@ class SimulatedGroup(NamedGroup):
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
         arguments.check_tensors("allgather_", inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
         signature = _signature("all_gather", alike)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     @operator("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """Collect every rank's tensor in one tensor on every rank."""
+        """Collect every rank's tensor into one tensor on every rank."""
         arguments.check_tensors("_allgather_base_", (output, tensor))
-        rules = self._rules.of(tensor)
+        rules = rules_for(self._rules, tensor)
         rules.check_all_gather_single(output, tensor, len(self._members))
         signature = _signature("all_gather_into_tensor", (tensor,))
         return self._collective(rules, signature, Payload([tensor], [output]), [output])
@@ -145,9 +149,9 @@ class SimulatedGroup(NamedGroup):
 
     @operator("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Several all_gather_single in one call."""
+        """Make several all_gather_single calls in one."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
         signature = _signature("all_gather_into_tensor_coalesced", inputs)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -156,9 +160,9 @@ class SimulatedGroup(NamedGroup):
 
     @operator("allgather_coalesced_")
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
+        """Make several all_gather calls in one; `output_lists[r][i]` takes tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
         signature = _signature("all_gather_coalesced", inputs)
@@ -171,28 +175,28 @@ class SimulatedGroup(NamedGroup):
         outputs = output_lists[0] if output_lists and is_root else []
         arguments.check_tensors("gather_", inputs)
         root = self._root("gather", opts.rootRank)
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         if is_root:
             rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
         signature = _signature("gather", inputs, root=root)
         return self._collective(rules, signature, Payload(inputs, outputs), outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        """As `gather`, into one tensor (torch 2.14)."""
+        """Collect every rank's tensor on the root, into one tensor (torch 2.14)."""
         opts = opts or dist.GatherOptions()
         is_root = opts.rootRank == self._group_rank
         return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [input], opts)
 
-    gather_into_tensor = gather_single  # of torch 2.15
+    gather_into_tensor = gather_single  # the name in torch 2.15
 
     @operator("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
-        """Hand out the root's tensors, one to each rank."""
+        """Distribute the root's tensors, one to each rank."""
         is_root = opts.rootRank == self._group_rank
         inputs = input_lists[0] if input_lists and is_root else []
         arguments.check_tensors("scatter_", outputs)
         root = self._root("scatter", opts.rootRank)
-        rules = self._rules.of(outputs[0])
+        rules = rules_for(self._rules, outputs[0])
         if is_root:
             rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
         signature = _signature("scatter", outputs, root=root)
@@ -200,9 +204,9 @@ class SimulatedGroup(NamedGroup):
 
     @operator("alltoall_")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Tensor j of rank i becomes tensor i of rank j."""
+        """Exchange tensors: tensor j of rank i becomes tensor i of rank j."""
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
-        rules = self._rules.of(inputs[0])
+        rules = rules_for(self._rules, inputs[0])
         rules.check_all_to_all(outputs, inputs, len(self._members))
         splits = (_numels(inputs), _numels(outputs))
         signature = _signature("all_to_all", inputs, splits=splits)
@@ -212,11 +216,11 @@ class SimulatedGroup(NamedGroup):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Any:
-        """Rows of rank i go to rank j, as many as the splits say (equal parts if there are none)."""
+        """Send rows of rank i to rank j, as many as the splits say, or equal parts without splits."""
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
         arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
-        rules = self._rules.of(tensor)
+        rules = rules_for(self._rules, tensor)
         rules.check_all_to_all_single(output, tensor)
         refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
         splits = (_equal_parts(input_splits, tensor, size), _equal_parts(output_splits, output, size))
@@ -227,11 +231,12 @@ class SimulatedGroup(NamedGroup):
 
     @operator("barrier")
     def barrier(self, opts: Any = None) -> Any:
-        """Wait until every rank of the group is here."""
+        """Wait until every rank of the group has called this."""
         return self.issue(Signature("barrier"), _NO_TENSORS, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks which have not come when `timeout` passes in virtual time.
+        """Wait until every rank has called this; raise if `timeout` passes first in virtual time, and name the missing
+        ranks.
 
         torch passes its default of 30 minutes when the program gives none. So a monitored_barrier that not all ranks
         reach ends in gloo's RuntimeError, as it would on gloo, and not in a deadlock.
@@ -243,7 +248,7 @@ class SimulatedGroup(NamedGroup):
 
     @operator("send")
     def send(self, tensors: list[Tensor], dst: int, tag: int) -> Any:
-        """Send to a rank of the group; to itself only where NCCL does."""
+        """Send to a rank of the group. Only NCCL can send to the rank itself."""
         self._check_message("send", tensors, tag)
         return self._message(Payload(tensors, ()), "send", tensors, self._peer("send", dst), tag)
 
@@ -255,15 +260,15 @@ class SimulatedGroup(NamedGroup):
 
     @operator("recv_any_source_")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
-        """Receive from whichever rank of the group sends."""
+        """Receive from any rank of the group."""
         self._check_message("recv_any_source_", tensors, tag)
-        self._rules.of(tensors[0]).check_any_source()
+        rules_for(self._rules, tensors[0]).check_any_source()
         return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
     def _check_message(self, schema: str, tensors: list[Tensor], tag: int) -> None:
         arguments.check_tensors(schema, tensors)
         arguments.check_tag(schema.rstrip("_"), tag)
-        self._rules.of(tensors[0]).check_message(tensors, tag)
+        rules_for(self._rules, tensors[0]).check_message(tensors, tag)
 
     def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
@@ -277,11 +282,11 @@ class SimulatedGroup(NamedGroup):
     # --- several calls as one -----------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Calls from here to `_end_coalescing` are waited for by the work that it returns."""
+        """Start to collect calls. The work that `_end_coalescing` returns waits for all of them."""
         self._issuer.start_coalescing()
 
     def _end_coalescing(self, device: torch.device) -> JointWork:
-        """One work for all calls since `_start_coalescing`."""
+        """Return one work for all calls since `_start_coalescing`."""
         return JointWork(self._issuer.end_coalescing())
 
     # --- calls that torch does not know -------------------------------------------------------------------------------
@@ -304,7 +309,10 @@ class SimulatedGroup(NamedGroup):
         result: list[Any],
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call that moves tensors. `refusal` is what the backend says to it besides, when it is waited for."""
+        """Issue a call that moves tensors.
+
+        `refusal` is an error of the backend that is raised when the call is waited for.
+        """
         assert signature.dtype is not None
         refusal = rules.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)
@@ -318,6 +326,12 @@ class SimulatedGroup(NamedGroup):
         return self._members[peer]
 
 
+def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
+    """Return the rules for a tensor's device. A tensor that C++ code made counts as lying on no virtual GPU."""
+    has_one = rules.of_cpu is rules.of_gpu
+    return rules.of_cpu if has_one or not (tensor.is_cuda or label_of(tensor) is not None) else rules.of_gpu
+
+
 def _signature(
     operation: str,
     tensors: Sequence[Tensor],
@@ -325,7 +339,7 @@ def _signature(
     root: int | None = None,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> Signature:
-    """What the tensors and options of a call say, as plain values; the first tensor speaks for the dtype of all."""
+    """Return what must agree across ranks, as plain values. The dtype of the first tensor stands for all."""
     first = tensors[0]
     dtype = _DTYPE_NAMES[first.dtype]
     if first.layout is not torch.strided:
@@ -334,17 +348,17 @@ def _signature(
 
 
 def _numels(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """How many elements each tensor has."""
+    """Return the number of elements of each tensor."""
     return tuple([tensor.numel() for tensor in tensors])
 
 
 def _equal_parts(splits: Sequence[int], tensor: Tensor, size: int) -> tuple[int, ...]:
-    """The splits of all_to_all_single; none means equal parts."""
+    """Return the splits of all_to_all_single; equal parts if there are none."""
     return tuple(splits) or (tensor.shape[0] // size,) * size
 
 
 def _reduction_of(opts: Any) -> tuple[str, Any]:
-    """The name of the reduction, and the factor of a PREMUL_SUM."""
+    """Return the name of the reduction, and the factor of a PREMUL_SUM."""
     if opts is None:
         return "SUM", None
     operation: Any = opts.reduceOp
@@ -353,5 +367,5 @@ def _reduction_of(opts: Any) -> tuple[str, Any]:
     name = _REDUCTION_NAMES[hash(operation)]
     if name != "PREMUL_SUM":
         return name, None
-    # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.
+    # pickle's state is the operation and its factor; torch 2.11 has no attribute for the factor
     return name, operation.__getstate__()[1]  # type: ignore[attr-defined]

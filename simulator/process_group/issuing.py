@@ -1,4 +1,4 @@
-"""Issuing calls: what every operation of a group has in common, whatever tensors it moves."""
+"""Issues calls: the part that all operations of a group have in common."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Issuer:
         self.rank = rank
         self.is_destroyed = False
         self.has_nccl = has_nccl
-        """The program asked for NCCL, be it for the tensors of one kind of device only."""
+        """True if the program asked for NCCL, for all tensors or for those of one kind of device."""
         self._semantics = semantics
         self._ignores_tags = semantics.ignores_tags and not is_beside_nccl
         self._origins = origins
@@ -57,13 +57,14 @@ class Issuer:
         self._through_torch = through_torch
         self._sequence = 0
         self.issued = 0
-        """How many calls there were, as a backend counts them: those that make groups torch does not know."""
+        """The number of calls, as a backend counts them. Calls that create groups are unknown to torch and not
+        counted."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
         host.ask(Declare(label, members, is_beside_nccl))
 
     def destroy(self) -> None:
-        """Refuse all calls from here on, and remember which line ended it."""
+        """Reject all later calls, and record the line that destroyed the group."""
         self.is_destroyed = True
         self.host.ask(Destroy(self.label, site_here()))
 
@@ -77,7 +78,10 @@ class Issuer:
         tag: int = 0,
         refusal: str | None = None,
     ) -> Any:
-        """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
+        """Issue a call and return its work.
+
+        `refusal` is an error of the backend that is raised when the call is waited for.
+        """
         host = self.host
         me = host.begin_call(self._intent(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
@@ -104,8 +108,9 @@ class Issuer:
         if tag and self._ignores_tags:
             call = call._replace(tag=0, ignored_tag=tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
-        pending = Pending(call, me, payload.copied() if is_buffered else payload)
-        pending.members = self.members
+        rank = me.of
+        rank.calls_issued += 1
+        pending = Pending(call, rank.calls_issued, rank, payload.copied() if is_buffered else payload, self.members)
         for name in names:
             host.ask(Noticed(NoticedKind.NAMED, (call,), name))
         if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:
@@ -117,7 +122,7 @@ class Issuer:
         return self._made(work)
 
     def _refuse_other_rank(self, rank: int, operation: str) -> NoReturn:
-        """Matched as a call of either rank, it would be taken for a bug of the program's."""
+        """End the run: the call would be matched as another rank's, and reported as a bug of the program."""
         error = UsageError(
             f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
             "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
@@ -126,7 +131,7 @@ class Issuer:
         raise error
 
     def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
-        """What the call touches that others may observe."""
+        """Return the accesses of a call that other ranks may observe."""
         sequence = self._sequence if peer is None else self._messages
         call = Call(
             self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
@@ -141,7 +146,7 @@ class Issuer:
         return tuple(parts)
 
     def start_coalescing(self) -> None:
-        """Collect the works of the calls from here on."""
+        """Collect the works of the next calls."""
         if self._coalesced is not None:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []
@@ -149,7 +154,7 @@ class Issuer:
             self.host.ask(OpenBatch())
 
     def end_coalescing(self) -> list[SimulatedWork | FailedWork]:
-        """The works of the calls since `start_coalescing`."""
+        """Return the works of the calls since `start_coalescing`."""
         if self._coalesced is None:
             raise RuntimeError("coalescing has not been started: call _start_coalescing first")
         works, self._coalesced = self._coalesced, None

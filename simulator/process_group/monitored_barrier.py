@@ -1,4 +1,4 @@
-"""monitored_barrier: what each rank is told when not all of them have come in time."""
+"""monitored_barrier: the error that each rank gets if some ranks do not reach it in time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def check_barrier(
     *,
     wait_all_ranks: bool,
 ) -> None:
-    """Wait for the others; raise gloo's RuntimeError if they do not come in time, or if somebody gave up before.
+    """Wait for the other ranks. Raise gloo's RuntimeError if they do not come in time, or if another rank gave up
+    before.
 
-    Gloo takes 0 for no time at all where rank 0 looks from one rank to the next, so that it fails even if all are
-    there; where a rank waits for one answer, or rank 0 for all ranks, it takes 0 for no limit.
+    Gloo takes 0 for no time at all where rank 0 checks one rank after another, so it fails even if all are there. Where
+    a rank waits for one answer, or rank 0 for all ranks, it takes 0 for no limit.
     """
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
     rank = members.index(pending.call.rank)
@@ -44,7 +45,7 @@ def check_barrier(
 
 
 def _told(host: Host, pending: Pending, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
-    """For the finding: gloo's text has ranks of the group, and of many that are late it names one."""
+    """Return the missing ranks for the finding. gloo's text has group ranks, and names one of many late ranks."""
     call = pending.call
     operation = f"{call.operation} #{call.sequence}" + ("" if call.group == "default" else f' on "{call.group}"')
     whereabouts = tuple(host.ask(Whereabouts(missing))) if missing else ()
@@ -52,14 +53,17 @@ def _told(host: Host, pending: Pending, missing: tuple[int, ...], limit: timedel
 
 
 def _patience(rank: int, limit: timedelta) -> float | None:
-    """Seconds; None for ever. The others hear from rank 0, so rank 0 finds out first."""
+    """Return the time to wait in seconds; None for no limit. Rank 0 must find out first, as it answers the others."""
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
 
 
 def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
-    """What gloo says (ProcessGroupGloo::monitoredBarrier): rank 0 collects the others, who only wait for its answer."""
+    """Return gloo's text (ProcessGroupGloo::monitoredBarrier).
+
+    Rank 0 collects the ranks; the others wait for its answer.
+    """
     original = f"\n Original exception: \nTimed out waiting {_milliseconds(limit)}ms for recv operation to complete"
     if rank != 0:
         return (

@@ -30,7 +30,7 @@ _NO_DEVICE = torch.device("meta")
 
 
 class NamedGroup(ProcessGroup):
-    """One rank's handle of a process group, without its calls."""
+    """One rank's handle of a process group, without the methods that issue calls."""
 
     def __init__(
         self,
@@ -60,43 +60,43 @@ class NamedGroup(ProcessGroup):
 
     @cached_property
     def twin(self) -> ProcessGroup:
-        """torch's own group, without a backend: a call of it goes through torch's operators (through_torch.py)."""
+        """A C++ group of torch's without a backend. Its calls go through torch's operators (through_torch.py)."""
         twin = ProcessGroup(self._group_rank, len(self._members))
         twin._set_group_name(self._name)  # type: ignore[arg-type]
         twin._set_group_desc(self._description)
         return twin
 
     def getBackendName(self) -> str:
-        """What C++ is told: for "gloo" DDP's logger (logger.cpp) would look for the C++ backend object."""
+        """Return the name for C++. With "gloo", DDP's logger (logger.cpp) would look for the C++ backend object."""
         return "simulated"
 
     def name(self) -> str:
-        """The name of the backend that the program asked for: "gloo", or "nccl" if that is among them."""
+        """Return the name of the backend that the program asked for: "gloo", or "nccl" if that is one of them."""
         return self._backend_name
 
     _get_backend_name = name
 
     @property
     def options(self) -> Any:
-        """Those of gloo's: as a simulated group is its own backend, it has them."""
+        """Return gloo's options: as a simulated group is its own backend, it has them."""
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = self._timeout
         return options
 
     def _get_sequence_number_for_group(self) -> int:
-        """How many calls this rank has issued on the group."""
+        """Return the number of calls that this rank has issued on the group."""
         return self._issuer.issued
 
     def _set_sequence_number_for_group(self) -> None:
-        """Nothing: ranks of a group begin to count together."""
+        """Do nothing: all ranks of a group start counting at the same number."""
 
     def getRank(self) -> int:
-        """This rank's number in the group."""
+        """Return this rank's number in the group."""
         return self._group_rank
 
     @property
     def label(self) -> str:
-        """What calls and reports call the group."""
+        """The name of the group in calls and reports."""
         return self._issuer.label
 
     @property
@@ -105,11 +105,11 @@ class NamedGroup(ProcessGroup):
         return self._members
 
     def getSize(self) -> int:
-        """How many ranks the group has."""
+        """Return the number of ranks in the group."""
         return len(self._members)
 
     def getGroupName(self) -> str:
-        """torch's name of the group, unique within a rank."""
+        """Return torch's name of the group, which is unique within a rank."""
         return self._name
 
     def setGroupName(self, name: str) -> None:
@@ -117,15 +117,15 @@ class NamedGroup(ProcessGroup):
         self._name = name
 
     def getGroupDesc(self) -> str:
-        """What the group is for, in the program's words."""
+        """Return the program's description of the group."""
         return self._description
 
     def setGroupDesc(self, description: str) -> None:
-        """Say what the group is for."""
+        """Set the program's description of the group."""
         self._description = description
 
     def get_group_store(self) -> Any:
-        """The store the group was made with."""
+        """Return the store that the group was made with."""
         return self._store
 
     @property
@@ -133,18 +133,18 @@ class NamedGroup(ProcessGroup):
         return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> NamedGroup:
-        """The backend for a device: a simulated group is its own."""
+        """Return the backend for a device: a simulated group is its own."""
         return self
 
     get_backend = _get_backend
 
     supports_splitting = True
     supports_coalescing = supports_shrinking = supports_time_estimate = False
-    """What a backend is asked for, as gloo answers."""
+    """Properties and methods of a backend, with gloo's answers."""
 
     @property
     def mem_allocator(self) -> Any:
-        """None, and gloo's error."""
+        """Raise gloo's error: it has no memory allocator."""
         raise RuntimeError(f"Backend {self.name()} does not support getMemAllocator")
 
     def _wait_for_pending_works(self) -> None:
@@ -154,14 +154,14 @@ class NamedGroup(ProcessGroup):
         raise RuntimeError(f"Only ProcessGrouppNCCL supports onCompletion hook, but got {self.name()} backend.")
 
     def _enable_collectives_timing(self) -> None:
-        """Nothing, as for gloo."""
+        """Do nothing, as gloo does."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Kept, and of no effect; see the module's docstring."""
+        """Keep the time-out, without effect; see the docstring of group.py."""
         self._timeout = timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Accepted; see the module's docstring."""
+        """Accept the time-out, without effect; see the docstring of group.py."""
 
     _set_default_timeout = set_timeout
 

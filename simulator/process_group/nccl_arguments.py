@@ -1,10 +1,9 @@
-"""Argument checks of NCCL: what torch refuses on its way there (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+"""Argument checks of NCCL: what torch rejects before it calls NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 
-All of it is refused when the call is issued. Beside gloo, NCCL is strict about memory, which it is given as it lies,
-and free about shapes: it counts elements, and gathers and scatters parts of unlike sizes. Where torch checks nothing,
-so that NCCL would read or write beyond a tensor, the text is ours.
-
-Not refused, although NCCL takes it for a GPU's only: a tensor of the CPU, which a program without a GPU has instead.
+Every error is raised when the call is issued. NCCL is stricter than gloo about memory layout, and freer about shapes:
+it counts elements, and gathers and scatters parts of different sizes. Where torch checks nothing, so that NCCL would
+read or write beyond a tensor, the text is ours. One case is allowed here although NCCL rejects it: a CPU tensor, which
+a program without a GPU has instead.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905
     "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split()
 )
-"""What NCCL has a type for (getNcclDataType); complex numbers go as pairs."""
+"""Dtypes that NCCL supports (getNcclDataType); complex numbers are sent as pairs."""
 
 _NOT_REDUCED = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 def refusal(operation: str, dtype: str, reduction: str | None) -> None:
-    """Nothing is found out later: raises TypeError, ValueError or RuntimeError for what NCCL does not do."""
+    """Return None. Raises TypeError, ValueError or RuntimeError at once for what NCCL does not support."""
     _check_dtype(dtype)
     if reduction is not None:
         _check_reduction(operation, dtype, reduction)
@@ -54,14 +53,14 @@ def _check_reduction(operation: str, dtype: str, reduction: str) -> None:
 
 
 def check_all_reduce(tensor: Tensor, reduction: str) -> None:
-    """Dense, and as it lies in memory."""
+    """Check that the tensor is dense and its memory without gaps."""
     if tensor.layout is not torch.strided:
         raise RuntimeError("NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead.")
     _check_contiguous(tensor)
 
 
 def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
-    """One dtype; each fills its memory, in whatever order."""
+    """Check that the tensors have one dtype, and that each has memory without gaps."""
     for tensor in tensors:
         if tensor.dtype is not tensors[0].dtype:
             raise TypeError("Tensors must have identical type")
@@ -70,12 +69,12 @@ def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
 
 
 def check_in_place(tensors: Sequence[Tensor]) -> None:
-    """What one call reduces or broadcasts is taken as it lies in memory."""
+    """Allow a reduce or broadcast of tensors without gaps in memory."""
     _check_contiguous(*tensors)
 
 
 def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-    """One output for each rank, of as many elements as that rank has: alike, or each as long as its rank says."""
+    """Check that there is one output for each rank, with as many elements as that rank's tensor."""
     _check_contiguous(tensor)
     _check_list("allgather", "output", outputs, size)
     if _are_alike(outputs):
@@ -87,7 +86,7 @@ def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size:
 
 
 def check_all_gather_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """The output has the elements of `size` inputs, in any shape."""
+    """Check that the output has the elements of `size` inputs, in any shape."""
     _check_contiguous(tensor, output)
     if output.dtype is not tensor.dtype:
         raise TypeError("output tensor must have the same type as input tensor")
@@ -96,19 +95,19 @@ def check_all_gather_single(output: Tensor, tensor: Tensor, size: int) -> None:
 
 
 def check_all_gather_single_coalesced(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Each output has the elements of `size` inputs."""
+    """Check that each output has the elements of `size` inputs."""
     check_same_count(outputs, inputs)
     for output, tensor in zip(outputs, inputs, strict=True):
         check_all_gather_single(output, tensor, size)
 
 
 def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
-    """NCCL has no such call."""
+    """Raise: NCCL has no such call."""
     raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
 
 
 def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-    """The root's list in gather and scatter has one tensor for each rank, like the root's own."""
+    """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
     if (problem := wrong_length(kind, tensors, size)) is not None:
         raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
     if (problem := unlike(tensors, model)) is not None:
@@ -116,7 +115,7 @@ def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model:
 
 
 def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-    """One input for each rank, alike or not; the own one has as many elements as the output."""
+    """Check that there is one input for each rank, and that the caller's own has as many elements as the output."""
     _check_contiguous(output)
     _check_list("reduce_scatter", "input", inputs, size)
     if _are_alike(inputs):
@@ -126,7 +125,7 @@ def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, si
 
 
 def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """The input has the elements of `size` outputs, in any shape."""
+    """Check that the input has the elements of `size` outputs, in any shape."""
     _check_contiguous(tensor, output)
     if output.dtype is not tensor.dtype:
         raise TypeError("input tensor must be the same type as the output tensor.")
@@ -135,26 +134,26 @@ def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> No
 
 
 def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """One input and one output for each rank, each as long as it likes."""
+    """Check that there is one input and one output for each rank, of any length."""
     _check_list("alltoall", "input", inputs, size)
     _check_list("alltoall", "output", outputs, size)
 
 
 def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
-    """Both as they lie in memory, with a first dimension to split."""
+    """Check that both tensors are without gaps in memory and have a first dimension to split."""
     _check_contiguous(tensor, output)
     if not tensor.shape or not output.shape:
         raise ValueError("ProcessGroupNCCL::alltoall_base: a tensor without dimensions has no rows to split")
 
 
 def check_message(tensors: Sequence[Tensor], tag: int) -> None:
-    """Of a type that NCCL has; torch only warns of one that is not contiguous, and nobody reads the tag."""
+    """Check the dtype of a message. torch only warns of one that is not contiguous; NCCL ignores the tag."""
     for tensor in tensors:
         _check_dtype(str(tensor.dtype).removeprefix("torch."))
 
 
 def check_any_source() -> None:
-    """NCCL has to be told who sends."""
+    """Raise: NCCL needs the sender's rank."""
     raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
 
 
@@ -165,7 +164,7 @@ def _check_contiguous(*tensors: Tensor) -> None:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """True for the memory formats that torch suggests beside the contiguous one (suggest_memory_format)."""
+    """True for the memory formats that torch suggests apart from the contiguous one (suggest_memory_format)."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
 

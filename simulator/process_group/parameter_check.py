@@ -23,7 +23,7 @@ from ddpsim.simulator.transport.payload import Payload
 
 
 def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
-    """Return what replaces torch.distributed._verify_params_across_processes."""
+    """Return the replacement of torch.distributed._verify_params_across_processes."""
 
     def verify(group: Any, parameters: list[torch.Tensor], logger: Any = None) -> None:
         if isinstance(group, SimulatedGroup):
@@ -36,7 +36,7 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
 
 
 class _OneRankView(dist.ProcessGroup):
-    """A simulated group as the parameter check sees it."""
+    """A simulated group that looks to the parameter check like a group of one rank."""
 
     def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:
         super().__init__(group.getRank(), 1)

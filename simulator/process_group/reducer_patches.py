@@ -1,7 +1,7 @@
-"""What the C++ Reducer of DDP needs, because it waits in C++, where no context switch is possible.
+"""Replacements for methods that DDP's C++ Reducer calls. It waits in C++, where no context switch is possible.
 
-Each function takes what it replaces while an execution runs, most often a method of `torch.distributed.Reducer`, and
-returns the replacement. What happens inside an ordinary backward is another matter, see Note [Waiting inside backward].
+Each function takes the original, most often a method of `torch.distributed.Reducer`, and returns the replacement. Waits
+inside an ordinary backward are handled elsewhere, see Note [Waiting inside backward].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.runtime.host import Host
 
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "CUDA_VISIBLE_DEVICES")
-"""What DDP's logging data have of the environment."""
+"""Environment variables that DDP's logging data contain."""
 
 
 def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
@@ -93,13 +93,14 @@ def tensors_in(original: Callable[[Any], list[Tensor]]) -> Callable[[Any], list[
 
 
 def logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-    """For `DistributedDataParallel._get_ddp_logging_data`: what Logger::set_env_variables notes of a backend."""
+    """Return a replacement of `DistributedDataParallel._get_ddp_logging_data`, which adds what
+    Logger::set_env_variables notes of a backend."""
 
     def get_ddp_logging_data(model: Any) -> dict[str, Any]:
         data = original(model)
         if isinstance(model.process_group, SimulatedGroup):
             name = data["backend_name"] = model.process_group.name()
-            for variable in _VARIABLES:  # of the rank: C++ has read the process's
+            for variable in _VARIABLES:  # the rank's environment; C++ has read the process's
                 data[variable.lower()] = os.environ.get(variable, "N/A")
             if name == "gloo":
                 data["gloo_num_threads"] = model.process_group.options._threads

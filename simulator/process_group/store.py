@@ -32,19 +32,19 @@ class MemoryStore(Store):
         self._host = host
         self._prefix = prefix
         self._namespace = ""
-        """The part of the prefix that no program sees."""
+        """The part of the prefix that programs do not see."""
         self._timeout = DEFAULT_TIMEOUT
         self._limit: timedelta | None = None
-        """What ends a wait that has no time-out of its own; None if nothing does."""
+        """The time-out in seconds of a wait that gives none; None for no limit."""
 
     def prefixed(self, prefix: str) -> MemoryStore:
-        """The same store, seen through a prefix of its keys."""
+        """Return the same store, seen through a prefix of its keys."""
         store = MemoryStore(self._host, self._prefix + prefix)
         store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
         return store
 
     def clone(self) -> MemoryStore:
-        """This handle, which C++ can rely on: it would not keep the Python half of another one alive."""
+        """Return this handle. C++ would not keep the Python half of another one alive."""
         return self
 
     # --- values -------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class MemoryStore(Store):
         self._ask("set", [key], [value])
 
     def get(self, key: str) -> bytes:
-        """The value of a key, once it is there."""
+        """Return the value of a key, once it exists."""
         self._wait_if_limited([key])
         return bytes(self._ask("get", [key])[0])
 
@@ -63,15 +63,15 @@ class MemoryStore(Store):
         return int(self._ask("add", [key], amount=value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Store `desired` over `expected`, which is empty for a key that is not there; return what is there."""
+        """Store `desired` if the value is `expected` (empty for a missing key). Return the resulting value."""
         return bytes(self._ask("compare_set", [key], [expected, desired]))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append to a value, which starts empty."""
+        """Append to a value, which is empty at first."""
         self._ask("append", [key], [value])
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of several keys, once all are there."""
+        """Return the values of several keys, once all exist."""
         self._wait_if_limited(keys)
         return list(self._ask("multi_get", keys))
 
@@ -80,29 +80,29 @@ class MemoryStore(Store):
         self._ask("multi_set", keys, values)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key; True if it was there."""
+        """Delete a key; True if it existed."""
         return bool(self._ask("delete_key", [key]))
 
     deleteKey = delete_key
 
     def num_keys(self) -> int:
-        """How many keys there are, under all prefixes."""
+        """Return the number of keys under all prefixes."""
         return int(self._ask("num_keys"))
 
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
-        """The keys under this prefix, sorted."""
+        """Return the keys under this prefix, sorted."""
         return [key.removeprefix(self._prefix) for key in self._ask("list_keys")]
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def check(self, keys: Sequence[str]) -> bool:
-        """True if all keys are there. A poll in vain lets the other ranks run."""
+        """True if all keys exist. If not, other ranks run first, as after any failed poll."""
         return bool(self._ask("check", keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there; raise DistStoreError if `timeout` passes first in virtual time."""
+        """Wait until all keys exist; raise DistStoreError if `timeout` passes first in virtual time."""
         timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
         if missing := self._ask("wait", keys, timeout_seconds=seconds):
@@ -113,9 +113,9 @@ class MemoryStore(Store):
             raise error
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """Wait until `world_size` callers have come here with `key`."""
+        """Wait until `world_size` callers have called this with `key`."""
         arrived = self.add(f"{key}/arrived", 1)
-        done = f"{key}/{-(-arrived // world_size)}"  # how often it has seen all callers, with the round under way
+        done = f"{key}/{-(-arrived // world_size)}"  # complete rounds, and the round under way
         if arrived % world_size == 0:
             self.set(done, b"1")
         self.wait([done], timeout)
@@ -136,22 +136,22 @@ class MemoryStore(Store):
         return value
 
     def queue_len(self, key: str) -> int:
-        """How many values a queue has."""
+        """Return the number of values in a queue."""
         return int(self._ask("queue_len", [key]))
 
     # --- what torch asks of a store -----------------------------------------------------------------------------------
 
     def has_extended_api(self) -> bool:
-        """True: append, multi_get and multi_set are here."""
+        """Return True: append, multi_get and multi_set exist."""
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Accepted and kept; a wait without a time-out of its own never ends by one."""
+        """Keep the time-out. A wait that gives no time-out never ends by this one."""
         self._timeout = timeout
 
     @property
     def timeout(self) -> timedelta:
-        """What `set_timeout` was given, or 5 minutes as in torch."""
+        """The value given to `set_timeout`, or 5 minutes as in torch."""
         return self._timeout
 
     @property

@@ -1,14 +1,15 @@
-"""Calls that pass through torch's dispatcher, because somebody watches there, or because of their signature.
+"""Calls that pass through torch's dispatcher, because a dispatch mode or profiler is active, or because of their
+arguments.
 
-With a backend of torch's own, every method of a process group resolves its overloads, calls an operator
-(`c10d::allreduce_` and so on, torch/csrc/distributed/c10d/Ops.cpp), and the operator's kernel calls the backend. So
+With a backend of torch's own, every method of a process group resolves its overloads and calls an operator
+(`c10d::allreduce_` and so on, torch/csrc/distributed/c10d/Ops.cpp); the operator's kernel calls the backend. So
 dispatch modes, profilers and tensors that stand for others (fake, meta, subclasses) see the call on its way. A backend
-written in Python is not possible: `Backend` has no constructor and no trampoline (torch 2.11 to 2.13). So:
+written in Python is not possible: `Backend` has no constructor and no trampoline (torch 2.11 to 2.13). Therefore:
 
-- a call that nobody watches, with the arguments that torch.distributed gives, is made at once (`operator`);
-- any other goes through a plain C++ group (`NamedGroup.twin`), which resolves the overloads, and through the operator.
-  Its kernels for tensors that have data are ours from the first such call of a run to the run's end (`ThroughTorch`);
-  those for fake and meta tensors are torch's, and move nothing.
+- a call that no mode or profiler sees, with the arguments that torch.distributed gives, is made directly (`operator`);
+- any other call goes through a plain C++ group (`NamedGroup.twin`), which resolves the overloads, and through the
+operator. From the first such call of a run to its end, the kernels for tensors with data are ours (`ThroughTorch`);
+the kernels for fake and meta tensors are torch's, and move nothing.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _OLD_NAMES = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
-"""What torch before 2.13 called its methods."""
+"""The names of methods before torch 2.13."""
 
 _OPTIONS = {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "rootTensor", "async_op": "asyncOp"}
 """Arguments of operators, and the fields of options that they come from."""
 
 _OF_METHODS = ("dst", "src", "tag", "output_split_sizes", "input_split_sizes")
-"""Arguments of operators that are arguments of the methods, too, behind the tensors."""
+"""Arguments of operators that are also arguments of the methods, after the tensors."""
 
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-"""What classes of tensors have that no dispatch goes through: Tensor, Parameter."""
+"""The `__torch_dispatch__` of classes of tensors without one of their own: Tensor, Parameter."""
 
 
 class _Call:
@@ -60,26 +61,26 @@ class _Call:
         self.group = group
         self.method = method
         self.reduction = reduction
-        """Of the caller's arguments: what the operator has of it is opaque in Python."""
+        """The reduction from the caller's arguments. The operator's own is opaque in Python."""
         self.frame = frame
-        """Where the call came from; the frames of modes, which are the user's, too, are below."""
+        """The frame that made the call. The frames of modes, which are the user's too, are inside of it."""
         self.has_arrived = False
         self.work: Any = None
-        """Kept here, since C++ keeps its half of a work only."""
+        """The work of the call, kept alive because C++ keeps only its own half."""
 
 
 class ThroughTorch:
-    """The way through torch of one execution's calls."""
+    """Passes the calls of one execution through torch's dispatcher."""
 
     def __init__(self) -> None:
         self._library: Any = None
         self._is_over = False
         self.under_way: dict[int, _Call] = {}
-        """By thread: the innermost one under way."""
+        """The innermost call under way, by thread."""
 
     def call(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Make a call of a group by way of torch, and return its work."""
-        if self._is_over:  # a group that was kept: the kernels of operators are torch's again, and stay so
+        """Make a call of a group by way of torch's dispatcher, and return its work."""
+        if self._is_over:  # a group was kept after the run: the operators have torch's kernels again
             return method(group, *arguments, **options)
         self._install()
         call = _Call(group, method, _reduction_of(arguments, options), sys._getframe(1))
@@ -96,7 +97,7 @@ class ThroughTorch:
         return answer if call.work is None else call.work
 
     def frame(self) -> FrameType | None:
-        """The frame from which the call came that has just arrived here by way of torch; None if none has."""
+        """Return the frame that made the call now passing through torch on this thread; None without such a call."""
         call = self.under_way.get(get_ident())
         if call is None or not call.has_arrived:
             return None
@@ -104,7 +105,7 @@ class ThroughTorch:
         return call.frame
 
     def close(self) -> None:
-        """Give torch's operators their kernels back, for good."""
+        """Restore the kernels of torch's operators."""
         self._is_over = True
         if self._library is not None:
             self._library._destroy()
@@ -115,7 +116,7 @@ class ThroughTorch:
             return
         self._library = torch.library.Library("c10d", "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of just what is done here
+            warnings.simplefilter("ignore")  # torch warns of exactly this
             for name, row in _OPERATORS.items():
                 for key in row.keys:
                     self._library.impl(name, self._kernel(name, row), key, allow_override=True)
@@ -145,15 +146,16 @@ class ThroughTorch:
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For a method of a group that issues calls: pass through the operator `name` where that makes a difference.
+    """Return a decorator for a method that issues calls: pass through the operator `name` where that makes a
+    difference.
 
-    The method takes its arguments by position, the options of torch's last.
+    The method takes its arguments by position, and torch's options last.
     """
     kind = _OPERATORS[name].options
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         count = len(inspect.signature(method).parameters) - 1
-        with_tensors = min(count - 1, 2)  # of its arguments, those that may be tensors come first
+        with_tensors = min(count - 1, 2)  # the arguments that may be tensors come first
 
         @functools.wraps(method)
         def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -181,7 +183,7 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _have_data(arguments: Sequence[Any]) -> bool:
-    """True for tensors with memory of their own; of a list the first speaks for all."""
+    """True for tensors with memory of their own. Of a list, only the first tensor is checked."""
     for argument in arguments:
         while type(argument) is list and argument:
             argument = argument[0]
@@ -201,7 +203,7 @@ def _torchs_name(method: Callable[..., Any]) -> str:
 
 
 def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The reduction that a caller's arguments name; as an option it is called `op`."""
+    """Return the reduction in a caller's arguments; as an option it is called `op`."""
     for argument in (*arguments, *options.values()):
         if isinstance(argument, (ReduceOp, ReduceOp.RedOpType)):
             return argument
@@ -211,7 +213,7 @@ def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
 
 
 def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
-    """The options from which torch made the arguments of an operator."""
+    """Return the options from which torch made the arguments of an operator."""
     options = kind()
     for name, field in _OPTIONS.items():
         if name in values and hasattr(options, field):
@@ -223,7 +225,7 @@ def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
 
 @contextmanager
 def _told_to_profiler(title: str, tensors: Any) -> Iterator[None]:
-    """What gloo tells a profiler besides."""
+    """Record the call for a profiler, under gloo's title."""
     if not _profiler_enabled():
         yield
         return
@@ -239,11 +241,11 @@ def _told_to_profiler(title: str, tensors: Any) -> Iterator[None]:
 
 class _Row(NamedTuple):
     options: Any
-    """The class of the options; `int` where the last argument is a number."""
+    """The class of the options; `int` if the last argument is a number."""
     title: str
-    """gloo's, in profiles."""
+    """gloo's title of the call in profiles."""
     keys: Sequence[str] = ("CPU", "CUDA")
-    """For which tensors."""
+    """The dispatch keys of the tensors."""
 
 
 _OPERATORS = {

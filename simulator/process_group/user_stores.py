@@ -31,7 +31,7 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replaced
 
 _FIRST_FREE_PORT = 49_152
-"""The ports from here on are nobody's own: one of them is taken for port 0."""
+"""The first port that port 0 may get. Ports below belong to programs."""
 
 _IN_USE = (
     "The server socket has failed to listen on any local network address. port: {}, useIpv6: false, code: -98, "
@@ -40,14 +40,14 @@ _IN_USE = (
 
 
 class MadeStore(MemoryStore):
-    """What they have in common. A program makes them of subclasses that know their host (`made_stores`)."""
+    """The base of the stores that a program makes. `made_stores` makes subclasses of them, which know their host."""
 
     _of: ClassVar[Host]
     _real: ClassVar[Any]
-    """torch's own, which is made where no rank runs: in a process that a rank has forked."""
+    """torch's own class, used where no rank runs: in a process that a rank has forked."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        """Of the simulation on a rank's threads."""
+        """Return a simulated store on a rank's thread, and torch's own store elsewhere."""
         if not cls._of.is_rank_thread():
             return cls._real(*arguments, **options)
         return super().__new__(cls)
@@ -56,14 +56,14 @@ class MadeStore(MemoryStore):
         self._prefix = self._namespace = namespace
 
     def num_keys(self) -> int:
-        """How many keys it has."""
+        """Return the number of keys."""
         return len(self.list_keys())
 
     getNumKeys = num_keys
 
     @property
     def underlying_store(self) -> MemoryStore:
-        """Itself: it has no prefix that the program knows."""
+        """Return the store itself: it has no prefix that the program knows."""
         return self
 
     def _limit_by(self, timeout: timedelta) -> None:
@@ -71,7 +71,7 @@ class MadeStore(MemoryStore):
             self.set_timeout(timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long a wait without a time-out of its own may take, in virtual time."""
+        """Set the time-out, in virtual time, of waits that give none."""
         self._timeout = self._limit = timeout
 
 
@@ -79,7 +79,7 @@ class TCPStore(MadeStore):
     """torch.distributed.TCPStore; no socket is opened."""
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
-    """By rank and port."""
+    """The servers, by rank and port."""
 
     libuvBackend = True
 
@@ -95,7 +95,7 @@ class TCPStore(MadeStore):
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> None:
-        """As torch's."""
+        """Take torch's arguments."""
         super().__init__(self._of)
         if not 0 <= port < 2**16:
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
@@ -108,7 +108,7 @@ class TCPStore(MadeStore):
             self._wait_for_workers(world_size, is_master)
 
     def _listen(self, is_shared: bool) -> int:
-        """How often somebody has listened at the port by now."""
+        """Record a server at the port. Return how many servers the port has had."""
         if not self.port:
             self.port = _FIRST_FREE_PORT - 1 + int(self._ask("add", ["tcp ports"], amount=1))
         place, me = f"owner of tcp port {self.port}", str(self._of.me.rank).encode()
@@ -132,7 +132,7 @@ class TCPStore(MadeStore):
 
     @property
     def _server(self) -> str:
-        """The key that is there when somebody listens; waits for it are told by its name."""
+        """Return the key that exists once a server listens. Reports show the key's name."""
         return f"server at tcp port {self.port}"
 
     def _wait_for_workers(self, world_size: int, is_master: bool) -> None:
@@ -155,13 +155,13 @@ class TCPStore(MadeStore):
 
 
 class FileStore(MadeStore):
-    """torch.distributed.FileStore: its file is there, and stays empty."""
+    """torch.distributed.FileStore; its file exists and stays empty."""
 
     _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
-    """Registers what removes it."""
+    """Registers functions that remove the file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
-        """As torch's."""
+        """Take torch's arguments."""
         self.path = file_name
         super().__init__(self._of)
         self._live_in(f"file {os.path.realpath(file_name)}/")
@@ -181,13 +181,13 @@ def _remove(path: str) -> None:
 
 
 class HashStore(MadeStore):
-    """torch.distributed.HashStore: of one process."""
+    """torch.distributed.HashStore, which one process has for itself."""
 
     _numbers: ClassVar[Counter[int]]
-    """How many each rank has made."""
+    """The number of stores that each rank has made."""
 
     def __init__(self) -> None:
-        """As torch's."""
+        """Take torch's arguments."""
         super().__init__(self._of)
         rank = self._of.me.rank
         self._live_in(f"hash store {self._numbers[rank]} of rank {rank}/")
@@ -195,16 +195,16 @@ class HashStore(MadeStore):
 
 
 class PrefixStore(MadeStore):
-    """torch.distributed.PrefixStore over a store of the simulation; torch's own over any other."""
+    """torch.distributed.PrefixStore over a simulated store, or torch's own over any other store."""
 
     def __new__(cls, prefix: str, store: Store) -> Any:
-        """Of the simulation if `store` is."""
+        """Return a simulated store if `store` is one."""
         if not isinstance(store, MemoryStore):
             return cls._real(prefix, store)
         return super().__new__(cls, prefix, store)
 
     def __init__(self, prefix: str, store: MemoryStore) -> None:
-        """As torch's."""
+        """Take torch's arguments."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
         self._namespace = store._namespace
@@ -221,19 +221,20 @@ class PrefixStore(MadeStore):
         return store._underlying_non_prefix_store if isinstance(store, PrefixStore) else store
 
     def num_keys(self) -> int:
-        """How many keys the store has."""
+        """Return the number of keys of the store."""
         return self._store.num_keys()
 
     getNumKeys = num_keys
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of the store, too."""
+        """Set the time-out of the store, too."""
         super().set_timeout(timeout)
         self._store.set_timeout(timeout)
 
 
 def serve_made_stores(host: Host) -> None:
-    """Let the program, and whoever has the names of torch's stores by now, make ours. For good: in its own process."""
+    """Replace torch's store classes by ours, also under names that the program has imported, for the rest of the
+    process."""
     here = vars(sys.modules[__name__])
     for kind in (TCPStore, FileStore, HashStore, PrefixStore):
         name = kind.__name__
@@ -247,7 +248,7 @@ def serve_made_stores(host: Host) -> None:
 
 @contextmanager
 def stores_of_threads(host: Host) -> Iterator[None]:
-    """Let torch's classes make ours where a rank calls them, whichever names a program has of them."""
+    """A context in which torch's store classes make ours when a rank calls them, under whatever name."""
     replaced = Replaced()
     with ExitStack() as at_end:
         at_end.callback(replaced.put_back)
@@ -266,7 +267,7 @@ def blocks(store: Store) -> bool:
 
 def _chooser(bind: Callable[[], type[MadeStore]], real: Any, host: Host) -> Callable[..., Any]:
     make_real = real.__new__
-    made: list[type[MadeStore]] = []  # most programs make none
+    made: list[type[MadeStore]] = []  # most programs make no store
 
     def new(kind: type, *arguments: Any, **options: Any) -> Any:
         if kind is real and host.is_rank_thread():

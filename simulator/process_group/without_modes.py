@@ -1,7 +1,7 @@
-"""Calls of a group whose tensors a mode of torch shows as what they are not: as tensors of virtual GPUs.
+"""Calls of a group whose tensors a torch mode shows as tensors of virtual GPUs.
 
-Here they are seen as they are, of the CPU, all of them. What C++ has made a mode does not know, and one call may have
-both kinds.
+Here all tensors are seen as what they are, CPU tensors. The mode does not know tensors that C++ code made, and one call
+may have both kinds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ddpsim.simulator.process_group.work import SimulatedWork
 
 
 def see_tensors_as_they_are() -> None:
-    """Take the mode off while a call is made, and where its tensors are listed for native code."""
+    """Switch the mode off while a call is made, and while its tensors are listed for native code."""
     hidden: dict[Any, Any] = {}
     for kind, names in ((SimulatedGroup, _moving(SimulatedGroup)), (SimulatedWork, ("get_future",))):
         for name in names:
-            method = getattr(kind, name)  # some have two names
+            method = getattr(kind, name)  # some methods have two names
             setattr(kind, name, hidden.setdefault(method, _without_modes(method)))
     gather: Any = SimulatedGroup.all_gather_single
     for name in [name for name, value in vars(SimulatedGroup).items() if value is gather]:
@@ -30,7 +30,7 @@ def see_tensors_as_they_are() -> None:
 
 
 def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
-    """NCCL gathers into a tensor of any shape that has the room: SyncBatchNorm does so."""
+    """Allow an output tensor of any shape with enough elements, as NCCL does: SyncBatchNorm gathers into one."""
 
     @functools.wraps(gather)
     def all_gather_single(self: Any, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
@@ -42,7 +42,7 @@ def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moving(kind: type) -> list[str]:
-    """The methods that take tensors, under all their names."""
+    """Return the methods that take tensors, under all their names."""
     moving = [row for row in OPERATIONS.values() if row.movement is not Movement.NOTHING]
     calls = {getattr(kind, name) for row in moving for name in row.methods}
     return [name for name, value in vars(kind).items() if callable(value) and value in calls]

@@ -25,7 +25,7 @@ NO_TIMEOUT = timedelta(0)
 
 
 class SimulatedWork(Work):
-    """What issuing a call returns. C++ honours it too: the Reducer waits on the future this hands out."""
+    """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits on its future."""
 
     def __init__(self, host: Host, pending: Pending, result: Sequence[Any]) -> None:
         super().__init__()
@@ -39,7 +39,8 @@ class SimulatedWork(Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time.
 
-        Raises what the transport said if it could not move the data. The caller's modes see nothing of it, as on gloo.
+        Raises the transport's error if it could not move the data. The caller's torch modes do not see the wait, as on
+        gloo.
         """
         if _dispatch_modes() or _function_modes():
             with without_modes():
@@ -65,20 +66,20 @@ class SimulatedWork(Work):
         return True
 
     def complete(self) -> None:
-        """As `wait`, in the place of a wait in C++ that is still to come: the program itself has not waited by this."""
+        """Wait as a later wait in C++ would. The program itself has not waited for the call by this."""
         with without_modes():
             self._host.wait((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
     def _reveal(self) -> None:
-        """Let the program have the results, see Note [Poison] in poison.py."""
+        """Give the program the results, see Note [Poison] in poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
             held.reveal()
 
     def is_completed(self) -> bool:
-        """True once the call is complete. A poll in vain lets the other ranks run."""
+        """True once the call is complete. If it is not, other ranks run first, as after any failed poll."""
         pending = self.pending
         with without_modes():
             is_complete = self._host.is_complete(pending)
@@ -94,19 +95,19 @@ class SimulatedWork(Work):
         return self.is_completed() and self.pending.error is None
 
     def exception(self) -> Exception | None:
-        """What the transport said if it could not move the data."""
+        """Return the transport's error if it could not move the data."""
         return self.pending.error
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait until the call is complete."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `wait`: data on a GPU is moved on the stream that waits."""
+        """Wait until the call is complete: data on a GPU is moved on the stream that waits."""
         self.wait()
 
     def result(self) -> Sequence[Any]:
-        """The tensors of the call, once it is complete."""
+        """Return the tensors of the call, once it is complete."""
         if not self.pending.is_complete:
             raise RuntimeError(
                 "Work needs to be completed before calling result(). Should call wait() before result()."
@@ -115,7 +116,7 @@ class SimulatedWork(Work):
         return self._result
 
     def source_rank(self) -> int:
-        """Group rank that a receive got its message from; -1 before it was waited for."""
+        """Return the group rank that sent the received message; -1 before the receive was waited for."""
         pending = self.pending
         if pending.call.operation != "recv":
             raise RuntimeError(
@@ -129,7 +130,7 @@ class SimulatedWork(Work):
         return self.source_rank()
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
-        """A future of the tensors, set on the owner's thread when the completion is delivered there."""
+        """Return a future of the tensors, set on the owner's thread when the completion is delivered there."""
         if self.pending.call.origin.by_hook:
             self._host.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
@@ -154,7 +155,7 @@ class SimulatedWork(Work):
     def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
         self._host.hazards.settled(self.pending)
         self._reveal()
-        with with_modes_back():  # as it calls what the program has hung on it
+        with with_modes_back():  # the future's callbacks belong to the program
             if self.pending.error is None:
                 future.set_result(self._result)
             else:
@@ -162,13 +163,14 @@ class SimulatedWork(Work):
 
 
 def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
-    """Look whether a native future is done. To look in vain lets the other ranks run.
+    """Return whether a native future is done. If it is not, other ranks run first, as after a failed poll.
 
-    A future of a call of the rank is looked at as the call is (`is_completed`). What another one hangs on is not known:
-    it may be chained to any call that the program made a future of, or be set by another thread. So the rank takes what
-    has come before it says that it looked in vain; and who explores is told of all of those calls.
+    A future of one of the rank's calls is treated as the call is (`is_completed`). Which calls another future depends
+    on is not known: it may be chained to any call of which the program made a future, or be set by another thread. So
+    the rank receives all completions before it answers False, and an exploration is told of all of those calls.
 
-    What is asked must not depend on which calls the rank takes for open: a rank that is a process hears of it later.
+    The answer must not depend on which calls the rank believes open: a rank that is a process learns of completions
+    later.
     """
     if not host.is_rank_thread():
         return original(future)
@@ -192,7 +194,7 @@ def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
 
 
 def stand_before_set(host: Host, future: Any) -> None:
-    """A choice point before a program sets a native future which another thread of the rank may look at, or set."""
+    """A choice point before a program sets a native future that another thread of the rank may check or set."""
     is_of_call = hasattr(future, "hangs_on")
     if host.is_rank_thread() and host.me.of.has_started_threads and not is_of_call:
         access = Access(_futures_of(host.me.rank), Mode.WRITE)
@@ -202,41 +204,41 @@ def stand_before_set(host: Host, future: Any) -> None:
 
 
 def _futures_of(rank: int) -> Object:
-    """Those that a rank's threads set themselves."""
+    """Return the object that stands for all futures that a rank's threads set themselves."""
     return ("futures", rank)
 
 
 def _is_the_reducers_alone(origin: Origin) -> bool:
-    """True for a bucket without a hook: its future stays in C++, and nothing hangs on it. (For shadows, join waits.)"""
+    """True for a bucket without a hook: its future stays in C++, without callbacks. (join waits for its own calls.)"""
     return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
 
 class BufferedSend(SimulatedWork):
-    """A send whose message has been copied: whoever sent it need not wait for the receive."""
+    """A send whose message has been copied, so the sender need not wait for the receive."""
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """True, at once."""
+        """Return True at once."""
         self._settle()
         return True
 
     def complete(self) -> None:
-        """Nothing is to be waited for."""
+        """Do nothing: the message has been copied."""
 
     def is_completed(self) -> bool:
-        """True."""
+        """Return True."""
         self._settle()
         return True
 
     def is_success(self) -> bool:
-        """True."""
+        """Return True."""
         return self.is_completed()
 
     def result(self) -> Sequence[Any]:
-        """The tensors that were sent."""
+        """Return the tensors that were sent."""
         return self._result
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
-        """A future that is set."""
+        """Return a future that is set."""
         self._settle()
         future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_devices(self._result) or None)
         future.set_result(self._result)
@@ -249,14 +251,14 @@ class BufferedSend(SimulatedWork):
 
 
 class FailedWork(Work):
-    """The handle of a call that the backend refused after it was issued: no other rank hears of it."""
+    """The handle of a call that the backend rejected after it was issued. No other rank learns of the call."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self._error = error
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Raise what the backend's worker thread found."""
+        """Raise the error of the backend's worker thread."""
         raise self._error
 
     synchronize = wait
@@ -264,19 +266,19 @@ class FailedWork(Work):
     result = wait
 
     def is_completed(self) -> bool:
-        """True: there is nothing to wait for."""
+        """Return True: there is nothing to wait for."""
         return True
 
     def is_success(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
     def exception(self) -> Exception:
-        """What `wait` raises."""
+        """Return the error that `wait` raises."""
         return self._error
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that holds the exception."""
+        """Return a future that holds the exception."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_exception(self._error)
         return future
@@ -307,16 +309,16 @@ class JointWork(Work):
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Exception | None:
-        """The first call's that has one."""
+        """Return the exception of the first call that has one."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[Any]:
-        """The tensors of all calls."""
+        """Return the tensors of all calls."""
         results: list[Any] = [work.result() for work in self._works]
         return [tensor for result in results for tensor in result]
 
     def get_future(self) -> torch.futures.Future[list[Any]]:
-        """A future of the tensors of all calls."""
+        """Return a future of the tensors of all calls."""
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(
             lambda future: [tensor for each in future.value() for tensor in each.value()]
         )
@@ -325,17 +327,17 @@ class JointWork(Work):
 def wait_for_future(host: Host, future: Any, is_done: Callable[[Any], bool]) -> None:
     """Wait cooperatively until a native future is done.
 
-    Which calls it hangs on is not known (a communication hook chains what it likes), but only completions of the
-    rank's own calls can finish it: so wait until any of them is complete, deliver it, and look again.
+    It is not known which calls the future depends on (a communication hook may chain anything). But only completions of
+    the rank's own calls can finish it. So this waits until any of them is complete, delivers it, and checks again.
     """
     host.ask(Checkpoint())
     while not is_done(future):
         if open_calls := host.me.of.open():
             host.wait(open_calls)
         elif host.ask(OthersDeliver()):
-            host.ask(Poll())  # what finishes it runs on another thread of the rank
+            host.ask(Poll())  # another thread of the rank may finish it
         else:
-            return  # not ours: let the native wait tell
+            return  # the future has nothing to do with the simulation: the native wait handles it
 
 
 def _devices(result: Sequence[Any]) -> list[int | str | torch.device]:

@@ -1,1 +1,1 @@
-"""Programs as plain values: what each rank calls and waits for. Nothing in here calls torch."""
+"""Programs as plain values: the calls and waits of each rank. Nothing here calls torch."""

@@ -1,51 +1,95 @@
-"""Checks a program: which calls meet, which ranks wait forever, and why. Pure; takes a millisecond or two.
+"""Checks a program without running it: which calls match, which ranks wait forever, and why. Takes about 2 ms.
 
-Matching and diagnosis are the simulator's own, and so is the order: a rank goes on until it has to wait, then the next
-one that can does, in a circle, and a receive from any source takes the first message by rank. So what `simulate` finds
-in a program, `check` finds, too. It says nothing of data.
+Matching and diagnosis are those of the simulator, and so is the order: a rank continues until it has to wait, then the
+next rank that can runs, in rank order, and a receive from any source takes the message of the lowest rank. So `check`
+finds what `simulate` finds, except for errors in data.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, open_slots
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
+from ddpsim.simulator.diagnosis.mismatch import early_mismatches, mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
-from ddpsim.simulator.operations import OPERATIONS, Splits
-from ddpsim.simulator.programs.checked import CheckedProgram, Met
-from ddpsim.simulator.programs.program import Group, Issue, Program, Return, Step, Wait
-from ddpsim.simulator.programs.rank_progress import ERROR, Progress
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, Splits
+from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of, validate
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Finding, Verdict, combine
+from ddpsim.simulator.waits import CallWait
+
+
+class RankEnd(NamedTuple):
+    """Where a rank stopped."""
+
+    state: RankState | None
+    """None if the rank could have continued when a mismatch ended the run."""
+    step: int
+    """The index of the step in which the rank stopped; the number of its steps if it completed all."""
+
+
+class Met(NamedTuple):
+    """One rank's call among calls that were matched with each other."""
+
+    rank: int
+    issue: Issue
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """The result of checking a program."""
+
+    findings: tuple[Finding, ...]
+    ends: tuple[RankEnd, ...]
+    """By rank."""
+    met: tuple[tuple[Met, ...], ...]
+    """The matched calls that agree, in the order of their matches; each in group-rank order (a send before its recv).
+    """
+    clashing: tuple[tuple[Met, ...], ...]
+    """The matched calls that disagree: the mismatches."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail if a finding is a failure, otherwise pass."""
+        return combine(self.findings)
+
+    def __str__(self) -> str:
+        """Return all findings as text; for a program that passes, the verdict comes first."""
+        parts = [finding.body for finding in self.findings]
+        passed = [f"PASS  {len(self.met)} calls met"] if self.verdict is Verdict.PASS else []
+        return "\n\n".join(passed + parts)
+
 
 SiteOf = Callable[[Issue], Site]
-"""The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""
+"""Returns the source line of a call. Hazards and blame depend on whether matched calls come from the same line."""
 
 
 def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
-    """Find what goes wrong in a program. By default the line of a call is its name and the name's number: `loss:3`.
+    """Find the errors of a program. By default the line of a call is its name and the name's number: `loss:3`.
 
-    Raises UsageError if ranks could not run it.
+    Raises UsageError if ranks could not run the program.
     """
     validate(program)
     run = _Run(program, site_of or _sites_by_name(program))
-    run.to_its_end()
-    ends = tuple(rank.end() for rank in run.ranks)
+    run.run_ranks()
+    ends = tuple(RankEnd(rank.state, rank.step) for rank in run.ranks)
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
 
 
 def signature_of(issue: Issue) -> Signature:
-    """What must agree across the ranks of a call."""
+    """Return the properties of a call that must agree on all its ranks."""
     splits = issue.splits
     if OPERATIONS[issue.operation].splits is Splits.TENSORS:
         lengths = tuple(prod(shape) for shape in issue.shapes)
@@ -71,10 +115,9 @@ class _Run:
         for group, members in members_of(program).items():
             self._slots.declare(group, members)
         self._messages = PointToPointTable()
-        self._issued: list[Call] = []
         self._issues: dict[Call, Issue] = {}
+        """All calls so far, in order, with their steps."""
         self._complete: set[Call] = set()
-        """Only asked about, never walked through."""
         self._crashed: list[int] = []
         self._noticed: list[Noticed] = []
         self._found: list[Finding] = []
@@ -82,7 +125,7 @@ class _Run:
 
     # --- the order ----------------------------------------------------------------------------------------------------
 
-    def to_its_end(self) -> None:
+    def run_ranks(self) -> None:
         """Run every rank as far as possible."""
         rank: Progress | None = self.ranks[0]
         while rank is not None:
@@ -90,15 +133,15 @@ class _Run:
                 self._go_on(rank)
             rank = self._next(rank.rank)
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
-            for calls, finding in early_mismatches(self._slots, self._steps, self._issued):
+            for calls, finding in early_mismatches(self._slots, self._steps, list(self._issues)):
                 self._clash(calls, finding)
             self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:
             return None
-        in_a_circle = (*self.ranks[rank:], *self.ranks[:rank])
-        return next((each for each in in_a_circle if each.state is None), None)
+        round_robin = (*self.ranks[rank:], *self.ranks[:rank])
+        return next((each for each in round_robin if each.state is None), None)
 
     def _go_on(self, rank: Progress) -> None:
         self._steps += 1
@@ -134,14 +177,13 @@ class _Run:
 
     def _wait(self, rank: Progress, call: Call) -> None:
         if call not in self._complete:
-            rank.block(call)
+            rank.state, rank.wait = RankState.WAITING, CallWait((call,), call.site)
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
     def _issue(self, rank: Progress, issue: Issue) -> None:
         call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
         rank.calls[issue.name] = rank.unwaited[issue.name] = call
-        self._issued.append(call)
         self._issues[call] = issue
         if call.operation == "send":
             self._send(call)
@@ -159,7 +201,7 @@ class _Run:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
-            self._clash(calls, mismatch(calls, code, self._steps, issued=self._issued))
+            self._clash(calls, mismatch(calls, code, self._steps, issued=list(self._issues)))
             return
         if branches_meet(calls):
             self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
@@ -187,29 +229,66 @@ class _Run:
 
     def _meet(self, calls: Sequence[Call]) -> None:
         self._complete.update(calls)
-        if calls[0] in self._issues:  # else they made a group
+        if calls[0] in self._issues:  # otherwise they created a group
             self.met.append(self._sides(calls))
         for call in calls:
             waiter = self.ranks[call.rank]
             if waiter.wait is not None and waiter.wait.calls == (call,):
-                waiter.wake()
+                waiter.state = waiter.wait = None
 
     def _sides(self, calls: Sequence[Call]) -> tuple[Met, ...]:
         return tuple(Met(call.rank, self._issues[call]) for call in calls)
 
-    # --- what is found ------------------------------------------------------------------------------------------------
+    # --- findings -----------------------------------------------------------------------------------------------------
 
     def _clash(self, calls: Sequence[Call], finding: Finding) -> None:
         self.clashing.append(self._sides(calls))
         self._found.append(finding)
 
     def _snapshot(self) -> Snapshot:
-        stands = tuple(rank.snapshot() for rank in self.ranks)
-        return Snapshot(stands, open_slots(self._slots, self._messages), self._steps, tuple(self._issued))
+        ranks = tuple(rank.snapshot() for rank in self.ranks)
+        return Snapshot(ranks, open_slots(self._slots, self._messages), self._steps, tuple(self._issues))
 
     def all_findings(self) -> tuple[Finding, ...]:
-        """Crashes, then what ended the run, then hazards."""
+        """Return the crashes, then the findings that ended the run, then hazards."""
         crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
         have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
-        issued = [(call, call.rank) for call in self._issued]
+        issued = [(call, call.rank) for call in self._issues]
         return (*crashes, *self._found, *hazards(WatchedRun(self._noticed, issued, have_returned)))
+
+
+ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
+"""The error of a rank that crashes, as text."""
+
+
+class Progress:
+    """The progress of one rank through its steps."""
+
+    def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
+        self.rank = rank
+        self.to_create = [group for group in reversed(groups) if rank in group.ranks]
+        """The groups to create before the first step, the next one last."""
+        self.steps = steps
+        self.step = 0
+        self.state: RankState | None = None
+        """None while the rank can continue."""
+        self.wait: CallWait | None = None
+        self.calls: dict[str, Call] = {}
+        """By name."""
+        self.unwaited: dict[str, Call] = {}
+        self.last_call: Call | None = None
+        self._sequences: Counter[tuple[str, bool]] = Counter()
+
+    def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
+        """Return the call that the rank makes next; messages are counted separately from collectives."""
+        count = (group, signature.operation in POINT_TO_POINT)
+        call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
+        self._sequences[count] += 1
+        self.last_call = call
+        return call
+
+    def snapshot(self) -> RankSnapshot:
+        """Return the rank's state, for the diagnosis."""
+        assert self.state is not None
+        error = ERROR if self.state is RankState.RAISED else ""
+        return RankSnapshot(self.rank, self.state, self.wait, self.last_call, error=error)

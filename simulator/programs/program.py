@@ -9,9 +9,8 @@
         ),
     )
 
-Nothing here calls torch: a program can be drawn, changed, checked, saved and compared as it stands. What its tensors
-hold follows from rank and name of the call (scenarios/ranks/calls.py), so that a value is all there is to
-keep.
+Nothing here calls torch: a program can be drawn, changed, checked, saved and compared as a value. The contents of its
+tensors follow from the rank and the name of the call (scenarios/ranks/calls.py).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group besides the default one. All ranks create the groups, in their order, before the first step."""
+    """A process group that is not the default one. All ranks create the groups in order before their first steps."""
 
     name: str
     ranks: tuple[int, ...]
@@ -36,30 +35,29 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Issue a call, asynchronously; a synchronous one is followed by its `Wait`."""
+    """The step that issues a call with async_op=True; a synchronous call is an `Issue` and then its `Wait`."""
 
     name: str
-    """Unique within its rank; the same on all ranks for calls that belong together, as what they send follows from it.
-    """
+    """The call's name: unique on its rank, and the same on all ranks for calls that belong together."""
     operation: str
-    """As torch.distributed spells it; see `Signature.operation`."""
+    """The name of the operation in torch.distributed; see `Signature.operation`."""
     group: str = DEFAULT
     shapes: tuple[Shape, ...] = ()
-    """As in `Signature.shapes`."""
+    """The shapes of the tensors, as in `Signature.shapes`."""
     dtype: str | None = None
     reduction: str | None = None
     root: int | None = None
-    """Global rank."""
+    """The global rank of the root."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     peer: int | None = None
-    """Global rank of the other side of a `send` or `recv`; `ANY_SOURCE` for whoever sends."""
+    """The global rank of the other side of a `send` or `recv`; `ANY_SOURCE` to receive from any rank."""
     tag: int = 0
     at: str = ""
-    """The line of another program that it stands for, as in "train.py:14 in step"; "" for none."""
+    """The line of another program that the call represents, as in "train.py:14 in step"; "" for none."""
 
     @property
     def site(self) -> Site | None:
-        """That line."""
+        """The parsed line of `at`; None for none."""
         found = _PLACE.fullmatch(self.at)
         return None if found is None else Site(found["path"], int(found["line"]), found["function"] or "")
 
@@ -69,19 +67,19 @@ _PLACE = re.compile(r"(?P<path>.+):(?P<line>[1-9]\d{0,8})(?: in (?P<function>.*)
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for the call of that name."""
+    """The step that waits for the call of this name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Return early."""
+    """The step that returns before the end of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Raise an `InjectedCrashError` that says `CRASH`."""
+    """The step that raises an `InjectedCrashError` with the text `CRASH`."""
 
 
 CRASH = "a crash that is a step of the program"
@@ -98,3 +96,17 @@ class Program:
     groups: tuple[Group, ...]
     ranks: tuple[tuple[Step, ...], ...]
     """The steps of each rank."""
+
+
+FRACTIONAL = ("float32", "float64", "float16", "bfloat16")
+DTYPES = (*FRACTIONAL, "int32", "int64", "int8", "uint8", "bool")
+"""The dtypes of calls. Not complex ones: torch passes them to some operations as pairs of real numbers."""
+
+REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+def reductions_of(dtype: str) -> tuple[str, ...]:
+    """Return the reductions that backends support for a dtype."""
+    if dtype in FRACTIONAL:
+        return REDUCTIONS[:5]
+    return tuple(reduction for reduction in REDUCTIONS if reduction != "AVG")

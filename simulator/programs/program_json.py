@@ -1,4 +1,4 @@
-"""The JSON form of a program, versioned: one step a line, and only what is not the default.
+"""The JSON form of a program, versioned: one step per line, without values that are the default.
 
 {
   "format": "ddpsim program", "version": 1,
@@ -32,7 +32,7 @@ VERSION = 1
 
 
 def _object(name: str, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
-    """A JSON object of these keys, each with its type, and its default if it may be left out."""
+    """Return the type of a JSON object with these keys, each with its type, and its default if it is optional."""
     return msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
@@ -55,12 +55,12 @@ _ISSUE = _object(
     ("tag", int, 0),
     ("at", str, ""),
 )
-"""The keys stand in the order of the fields of `Issue`."""
+"""The keys are in the order of the fields of `Issue`."""
 _PLAIN: dict[str, Step] = {"return": Return(), "crash": Crash()}
 
 
 def to_json(program: Program) -> str:
-    """The text of a program; `from_json` reads it."""
+    """Return a program as JSON text; `from_json` reads it."""
     ranks = ",\n".join(_rank_text(steps) for steps in program.ranks)
     groups = ", ".join(json.dumps({"name": group.name, "ranks": group.ranks}) for group in program.groups)
     return (
@@ -85,9 +85,9 @@ def _value(step: Step) -> Any:
 
 
 def from_json(text: str) -> Program:
-    """The program in a text. Raises UsageError, one line with where, if it is damaged or something else.
+    """Return the program in a JSON text. Raises UsageError, one line with the place, if the text is not a program.
 
-    What it reads may still be no program that ranks could run: see `validation.validate`.
+    Ranks may still be unable to run the program: see `validation.validate`.
     """
     try:
         value = json.loads(text)
@@ -99,7 +99,7 @@ def from_json(text: str) -> Program:
 
 
 def program_of(value: Any) -> Program:
-    """The program in a value that JSON was read into. Raises UsageError as `from_json` does."""
+    """Return the program in a parsed JSON value. Raises UsageError as `from_json` does."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         _refuse("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
     version = value.get("version")
@@ -127,11 +127,11 @@ def _step(value: Any, where: str) -> Step:
 
 
 _EXPECTED = {"array": "a list", "str": "a text", "int": "a whole number"}
-"""Types of msgspec's, in words."""
+"""By name of a type in messages of msgspec, the words for it."""
 
 
 def _read(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]:
-    """What an object says, key by key. Raises UsageError for the first thing that is wrong with it."""
+    """Return the values of an object in the order of its keys. Raises UsageError for the first wrong value."""
     try:
         return structs.astuple(msgspec.convert(value, form))
     except msgspec.ValidationError as error:

@@ -1,7 +1,7 @@
-"""Checks whether ranks could run a program. A program that a backend refuses at once is invalid; one that hangs is
-valid.
+"""Checks whether ranks could run a program. A program is invalid if a backend rejects one of its calls at once; a
+program that hangs is valid.
 
-A second wait for a message is refused although it would only hang: on gloo, and not on the simulator.
+A second wait for a message is also invalid, because it hangs on gloo but not on the simulator.
 """
 
 from __future__ import annotations
@@ -9,28 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Wait, reductions_of
 
 MOST_TAG = 2**31 - 1
-"""torch takes a C int."""
+"""The largest tag: torch stores it in a C int."""
 
 MOST_ELEMENTS = 2**28
-"""More than one rank of a program has memory for is no size that was meant."""
+"""The most elements of a tensor; a larger shape is taken for a mistake."""
 
 
 def validate(program: Program) -> None:
-    """Raise UsageError for the first step that no rank could do."""
+    """Raise UsageError for the first step that a rank could not run."""
     problem = next(_problems(program), None)
     if problem is not None:
         raise UsageError(f"{problem}: correct the program")
 
 
 def members_of(program: Program) -> dict[str, tuple[int, ...]]:
-    """The global ranks of each group, the default one included."""
+    """Return the global ranks of each group, including the default one."""
     return {DEFAULT: tuple(range(program.world_size)), **{group.name: group.ranks for group in program.groups}}
 
 
@@ -38,7 +37,7 @@ def _problems(program: Program) -> Iterator[str]:
     if program.world_size < 1:
         yield f"world_size is {program.world_size}, expected 1 or more"
     if len(program.ranks) != program.world_size:
-        yield f"there are steps for {len(program.ranks)} ranks, expected them for each of {program.world_size}"
+        yield f"steps are given for {len(program.ranks)} ranks, expected steps for all {program.world_size}"
     names = {DEFAULT}
     for group in program.groups:
         yield from _name_problems(group.name)
@@ -51,7 +50,7 @@ def _problems(program: Program) -> Iterator[str]:
 
 def _group_problems(group: Group, world_size: int, names: set[str]) -> Iterator[str]:
     if group.name in names:
-        yield f"group {group.name!r} is there twice, expected another name"
+        yield f"group {group.name!r} is defined twice, expected another name"
     in_order = sorted({rank for rank in group.ranks if 0 <= rank < world_size})
     if not group.ranks or list(group.ranks) != in_order:
         yield (
@@ -80,13 +79,12 @@ def _wait_problems(name: str, issued: Mapping[str, Issue], waited: Set[str]) -> 
     if name not in issued:
         yield f"waits for {name!r}, expected the name of a call that it issued before"
     elif name in waited and issued[name].operation in POINT_TO_POINT:
-        yield f"waits for the message {name!r} again, expected one wait, as gloo would wait for good"
+        yield f"waits for the message {name!r} again, expected one wait, because gloo would wait forever"
 
 
 def _name_problems(name: str) -> Iterator[str]:
-    """A lone surrogate is no character: torch cannot pass it on, nor a file keep it."""
-    if any("\ud800" <= letter <= "\udfff" for letter in name):
-        yield f"name is {name!r}, expected characters"
+    if any("\ud800" <= letter <= "\udfff" for letter in name):  # neither torch nor a file can store it
+        yield f"name is {name!r}, expected valid Unicode without surrogates"
 
 
 def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
@@ -95,7 +93,7 @@ def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ..
         return
     if rank not in members.get(issue.group, ()):
         own = ", ".join(name for name, ranks in members.items() if rank in ranks)
-        yield f"group is {issue.group!r}, expected one of the rank's own: {own}"
+        yield f"group is {issue.group!r}, expected a group that the rank is in: {own}"
         return
     ranks = members[issue.group]
     yield from _option_problems(issue, ranks)
@@ -145,13 +143,13 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
     elif any(prod(max(length, 1) for length in shape) > MOST_ELEMENTS for shape in issue.shapes):
         yield f"{issue.operation} has shapes {list(issue.shapes)}, expected at most {MOST_ELEMENTS} elements"
     elif issue.peer == ANY_SOURCE and any(0 in shape for shape in issue.shapes):
-        yield f"recv from any source has shapes {list(issue.shapes)}, expected an element, as gloo refuses it"
+        yield f"recv from any source has shapes {list(issue.shapes)}, expected 1 element or more, as gloo rejects 0"
     else:
         yield from _fitting_problems(issue, size)
 
 
 def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
-    """What of a call's own shapes and splits has to fit together."""
+    """Yield the problems of a call whose shapes and splits do not fit together."""
     shapes, operation = issue.shapes, issue.operation
     row = IN_PROGRAMS[operation]
     if row.rows is not Rows.ANY and () in shapes:
@@ -163,17 +161,10 @@ def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
     if (issue.splits is not None) != (row.splits is Splits.ROWS):
         yield f"{operation} has splits {issue.splits}, expected " + ("none" if issue.splits else "two lists")
     elif issue.splits is not None:
-        sides = zip(issue.splits, shapes, strict=True)
-        if not all(_divides(splits, shape, size) for splits, shape in sides):
-            yield f"{operation} has splits {issue.splits}, expected {size} lengths each, in all {_rows(shapes)} rows"
-
-
-def _divides(splits: tuple[int, ...], shape: Shape, size: int) -> bool:
-    return len(splits) == size and min(splits) >= 0 and sum(splits) == shape[0]
-
-
-def _rows(shapes: tuple[Shape, ...]) -> str:
-    return " and ".join(str(shape[0]) for shape in shapes)
+        rows = [shape[0] for shape in shapes]
+        if any(len(side) != size or min(side) < 0 for side in issue.splits) or [*map(sum, issue.splits)] != rows:
+            sums = " and ".join(map(str, rows))
+            yield f"{operation} has splits {issue.splits}, expected two lists of {size} with sums of {sums}"
 
 
 def _one_of(values: tuple[object, ...]) -> str:

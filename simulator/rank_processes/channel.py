@@ -1,18 +1,22 @@
-"""A two-way channel of pickled values between a rank's process and the coordinator."""
+"""Two-way connections between processes that transport pickled values: a stream, and packets with files."""
 
 from __future__ import annotations
 
 import pickle
 import socket
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("<Q")
 _READ_BYTES = 1 << 16
+_PACKET_BYTES = 1 << 17
+_MOST_FILES = 253
+"""The system sends no more files with a packet."""
 
 
 class Channel:
-    """One end of a channel. Values arrive whole, in the order in which they were sent."""
+    """One end of a stream between a rank's process and the coordinator. Values arrive in the order of sending."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -44,7 +48,7 @@ class Channel:
         return value
 
     def take(self) -> Any:
-        """Return the next value that has arrived whole; None if there is none."""
+        """Return the next value that has arrived completely; None if there is none."""
         size = self._size()
         if size is None:
             return None
@@ -64,8 +68,38 @@ class Channel:
         self._buffer += data
 
     def _size(self) -> int | None:
-        """Return the size in bytes of the next value; None if it has not arrived whole."""
+        """Return the size in bytes of the next value; None if it has not arrived completely."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (size,) = _LENGTH.unpack_from(self._buffer)
         return size if len(self._buffer) >= _LENGTH.size + size else None
+
+
+class Line:
+    """One end of a connection that transports messages with open files: of a launcher, or of a server of ranks."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    @staticmethod
+    def pair() -> tuple[Line, Line]:
+        """Return the two ends of one line."""
+        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Line(first), Line(second)
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+    def send(self, message: NamedTuple, files: Sequence[int] = ()) -> None:
+        """Send a message with files."""
+        socket.send_fds(self._end, [pickle.dumps(message)], files)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for a message, and return it with its files; the message is None if the other end is closed."""
+        data, files, _, _ = socket.recv_fds(self._end, _PACKET_BYTES, _MOST_FILES)
+        return (pickle.loads(data) if data else None), list(files)

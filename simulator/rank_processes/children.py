@@ -21,8 +21,8 @@ from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankCo
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, end_broken, read_stack
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
-from ddpsim.simulator.runtime.core_time import core_seconds
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
+from ddpsim.simulator.runtime.stopwatch import core_seconds
 
 _LEAVE_SECONDS = 5.0
 """How long a process may take from its last word to its end."""

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.ctrl_c import CtrlC
-from ddpsim.simulator.debugging.answers import answer
+from ddpsim.simulator.debugging.answers import answer, view_of, why_not_visited
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, put
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, Topic, Visited
-from ddpsim.simulator.debugging.view import view_of, why_not_visited
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, Phase
@@ -64,7 +63,7 @@ class DebuggerDesk:
         self._director = director
         self._read = read_line if director is None else director.read
         if director is not None:
-            director.opener = self
+            director.open_debugger = self.stop
         self._streams: Streams | None = None
 
     def serve(self, inbox: Inbox) -> Looked | None:

@@ -26,8 +26,7 @@ from typing import Any
 import torch
 
 from ddpsim.simulator.rank_processes.process_config import RankConfig
-from ddpsim.simulator.runtime.isolation.python_random import START_SEED
-from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import START_SEED, unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1

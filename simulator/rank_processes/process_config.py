@@ -1,4 +1,4 @@
-"""The values that the process of a rank receives when it begins."""
+"""The configuration that the process of a rank receives when it begins."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 
 class ProcessConfig(NamedTuple):
-    """The values that all ranks of an execution have in common."""
+    """The configuration that all ranks of an execution share."""
 
     coordinator: int
-    """Its process."""
+    """The process id of the coordinator."""
     world_size: int
     program: Callable[[int], Any]
-    is_observed: bool
-    """Somebody explores, and wants to know what each step touches."""
-    checks_replicas: bool
     is_program: bool
-    """Ranks begin as torchrun begins them, and make their groups themselves."""
+    """Ranks start as under torchrun, and make their process groups themselves."""
     announcement: Announcement
+    is_observed: bool = False
+    """The run is explored, so each step reports what it reads and writes."""
+    checks_replicas: bool = False
     gpus: int | None = None
-    """Virtual ones; None for those that a program asks for on a machine that has none."""
+    """The number of virtual GPUs; None to create them when a program asks for a GPU and the machine has none."""
     is_speculative: bool = False
-    """Ranks may compute before they have the baton."""
+    """Ranks may compute before they have the baton, which is the right to run."""
     is_launched: bool = False
-    """The program has started its ranks itself, or is going to where nothing says that torchrun has."""
+    """The program starts its ranks itself, so the environment variables of torchrun are not set."""
     external_processes: str = ""
-    """The socket on which a process that is no rank reports that it makes a group (`ExternalProcesses.address`)."""
+    """The socket for processes that are not ranks and make a process group (`ExternalProcesses.address`)."""
     is_forked_by_program: bool = False
-    """It has forked them, so that they begin as it stood then."""
+    """The program has forked its ranks, so they keep its settings."""
     start: Start = Start(is_alike=True)
     preload: tuple[str, ...] = ()
-    """Modules that are loaded before ranks of a program are forked."""
+    """Modules that are imported before the ranks of a program are forked."""
     poisons: bool = False
-    """Tensors of calls in flight hold what shows."""
+    """Output buffers are filled with NaN until their call is waited for."""
     semantics: BackendSemantics = GLOO
     debugs_rank: int | None = None
-    """Whose program is to stop at its first line."""
+    """The rank that a debugger stops at its first line."""
     breakpoints: Breakpoints = Breakpoints()
-    """Those of earlier runs."""
+    """The breakpoints of earlier runs."""
 
 
 def sent(config: ProcessConfig) -> dict[str, Any]:
-    """What a rank that runs already has to know of them; it has the rest by having been forked."""
+    """Return the fields that a rank of a launcher has to receive; it has the others because it was forked."""
     values = config._asdict()
     del values["program"], values["announcement"], values["is_forked_by_program"]
     return values

@@ -7,8 +7,7 @@ from typing import Any
 
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.debugging.director import Director
-from ddpsim.simulator.diagnosis.leaving_ranks import led_by
-from ddpsim.simulator.diagnosis.rank_errors import LOST
+from ddpsim.simulator.diagnosis.rank_errors import LOST, led_by
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, State

@@ -1,3 +1,1 @@
-"""Read the records that real jobs leave into the simulator's own values, and diagnose them. Pure: bytes in, findings
-out.
-"""
+"""Diagnosis of the records that real jobs leave, as values of the simulator. Pure: bytes in, findings out."""

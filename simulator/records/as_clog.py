@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Shapes
-from ddpsim.simulator.records.operation_names import SHORT_DTYPES
 from ddpsim.simulator.records.rank_record import DEFAULT
+from ddpsim.simulator.records.record_texts import SHORT_DTYPES
 from ddpsim.simulator.records.run_log import RunLog
 
 _NAMES = {
@@ -63,14 +64,11 @@ def _counts(call: Call, members: tuple[int, ...]) -> list[str]:
     if row.shapes is Shapes.NONE:
         return []
     if signature.splits is not None and row.shapes is Shapes.IN_AND_OUT:
-        sent, received = signature.splits
-        return [f"in_splits={_listed(sent)}", f"out_splits={_listed(received)}"]
+        return [f"in_splits={_listed(signature.splits[0])}", f"out_splits={_listed(signature.splits[1])}"]
     counts = [prod(shape) for shape in signature.shapes]
     if call.is_point_to_point:
-        return [
-            f"in_count={counts[0] * (call.operation == 'send')}",
-            f"out_count={counts[0] * (call.operation != 'send')}",
-        ]
+        sent, received = (counts[0], 0) if call.operation == "send" else (0, counts[0])
+        return [f"in_count={sent}", f"out_count={received}"]
     if row.shapes in (Shapes.PER_MEMBER, Shapes.SEVERAL):
         out = counts if call.operation != "reduce_scatter" else counts[:1]
         return [f"in_counts={_listed(counts)}", f"out_counts={_listed(out)}"]
@@ -78,18 +76,14 @@ def _counts(call: Call, members: tuple[int, ...]) -> list[str]:
 
 
 def _of_one(call: Call, shapes: tuple[Shape, ...], size: int) -> list[str]:
-    count, row = prod(shapes[0]), ROWS[call.operation]
+    count = prod(shapes[0])
     if call.operation == "scatter":
         return [f"in_counts={_listed([count] * size)}", f"out_count={count}"]
-    if row.gathers and call.operation in ("all_gather", "gather"):
+    if call.operation in ("all_gather", "gather"):
         return [f"in_count={count}", f"out_counts={_listed([count] * size)}"]
-    if row.gathers:
-        return [f"in_count={count}", f"out_count={count * size}"]
-    if call.operation == "reduce_scatter_tensor":
-        return [f"in_count={count}", f"out_count={count // size}"]
-    return [f"in_count={count}", f"out_count={count}"]
+    out = count * size if ROWS[call.operation].gathers else count
+    return [f"in_count={count}", f"out_count={count // size if call.operation == 'reduce_scatter_tensor' else out}"]
 
 
-def _listed(numbers: object) -> str:
-    assert isinstance(numbers, (list, tuple))
+def _listed(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))

@@ -9,8 +9,8 @@ from typing import Any
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
 from ddpsim.simulator.operations import Root, Shapes
-from ddpsim.simulator.records.operation_names import CPP_DTYPES
 from ddpsim.simulator.records.rank_record import DEFAULT
+from ddpsim.simulator.records.record_texts import CPP_DTYPES
 from ddpsim.simulator.records.run_log import Noted, RunLog
 
 VERSION = "2.10"

@@ -15,8 +15,7 @@ from math import prod
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of
 from ddpsim.simulator.records.job import Job
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import Diagnosis
@@ -85,14 +84,12 @@ class _Writing:
             raise UsageError(f"the records have the call {call.operation!r}, which a test cannot make")
         row = IN_PROGRAMS[operation]
         members = self._job.members[call.group]
-        dtype = None
+        dtype = reduction = root = None
         if row.shapes is not Shapes.NONE:
             dtype = call.signature.dtype if call.signature.dtype in DTYPES else DTYPES[0]
-        known = reductions_of(str(dtype))
-        reduction = None
         if row.reduces:
+            known = reductions_of(str(dtype))
             reduction = call.signature.reduction if call.signature.reduction in known else known[0]
-        root = None
         if row.has_root:
             root = call.signature.root if call.signature.root in members else min(members)
         shapes, splits = self._sizes(call, row, len(members))

@@ -16,9 +16,8 @@ from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
 from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, numbered
-from ddpsim.simulator.records.record_texts import plain, rank_in
+from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, plain, rank_in
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17
@@ -102,6 +101,7 @@ class _ClogParser:
             raise ValueError(kind)
 
     def record(self) -> RankRecord:
+        """Return the record of all lines that were parsed."""
         rank = self._own_rank()
         for name, (_, size) in self._ranks.items():
             if name not in self._members and size == self._world_size():
@@ -112,9 +112,8 @@ class _ClogParser:
         groups = numbered(group for group, *_ in queued)
         steps = []
         for group, signature, peer, progress in queued:
-            count = (group, peer is not None)
-            steps.append(LoggedCall(groups[group], counts[count], signature, progress, peer))
-            counts[count] += 1
+            steps.append(LoggedCall(groups[group], counts[group, peer is not None], signature, progress, peer))
+            counts[group, peer is not None] += 1
         call_log = CallLog(tuple(steps))
         return RankRecord(rank, self._source, "clog 1", call_log, tuple(groups), members=dict(self._members))
 
@@ -138,7 +137,7 @@ class _ClogParser:
 
     def _signature(self, name: str, fields: dict[str, str]) -> tuple[str, Signature, int | None]:
         operation = OPERATIONS.get(name, name)
-        root = self._global(fields, "root")
+        root = self._root(fields)
         reduction = fields["red_op"].upper() if "red_op" in fields else None
         splits = self._splits(fields) if operation == "all_to_all_single" else None
         dtype = SHORT_DTYPES.get(fields.get("dtype", ""), fields.get("dtype"))
@@ -152,11 +151,11 @@ class _ClogParser:
         size = self._ranks[fields["comm"]][1]
         return (int(fields["in_count"]) // size,) * size, (int(fields["out_count"]) // size,) * size
 
-    def _global(self, fields: dict[str, str], name: str) -> int | None:
-        """Return a rank of the communicator as a global one."""
-        if name not in fields:
+    def _root(self, fields: dict[str, str]) -> int | None:
+        """Return the global rank of the root, which the log has as a rank of the communicator."""
+        if "root" not in fields:
             return None
-        rank, members = int(fields[name]), self._members.get(fields["comm"], ())
+        rank, members = int(fields["root"]), self._members.get(fields["comm"], ())
         return members[rank] if 0 <= rank < len(members) else rank
 
 

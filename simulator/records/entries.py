@@ -16,14 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
-from ddpsim.simulator.records.operation_names import CPP_DTYPES, OPERATIONS
 from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, numbered
-from ddpsim.simulator.records.record_texts import lines_of, plain
+from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, lines_of, plain
+
+T = TypeVar("T")
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -127,11 +128,12 @@ class EntriesReader:
         return known.found
 
     def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _Known:
-        read = _converted(entries)
+        _check_numbers(entries)
+        read = converted(entries, list[_Entry])
         order = sorted(range(len(read)), key=lambda index: read[index].record_id)
         ordered = [read[index] for index in order]
         names = numbered(label(*entry.process_group) for entry in read)
-        begun = list(_Batches(ordered).steps(names, self._signatures))
+        begun = list(_steps(ordered, names, self._signatures))
         steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
@@ -170,10 +172,10 @@ def _grouped(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None
         return None
 
 
-def _converted(entries: Sequence[Any]) -> list[_Entry]:
+def converted(value: Any, form: type[T]) -> T:
+    """Return a part of a dump as a value of this type. Raises RecordError if it is damaged."""
     try:
-        _check_numbers(entries)
-        return msgspec.convert(entries, list[_Entry])
+        return msgspec.convert(value, form)
     except (TypeError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
         raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
 
@@ -186,7 +188,7 @@ def _check_numbers(entries: Sequence[Any]) -> None:
             if isinstance(sizes, (list, tuple)):
                 count += len(sizes)
                 if count <= _MOST_NUMBERS:
-                    count += sum(map(len, sizes))
+                    count += sum(len(size) for size in sizes if isinstance(size, (list, tuple, str)))
         if count > _MOST_NUMBERS:
             raise RecordError(f"a flight recorder's dump with more than {_MOST_NUMBERS} sizes, expected fewer")
 
@@ -209,44 +211,34 @@ def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
     return [stack[:_MOST_FRAMES] if isinstance(stack, (list, tuple)) else () for stack in stacks]
 
 
-class _Batches:
-    """The entries of a dump, in batches of entries that belong together."""
+def _steps(
+    entries: Sequence[_Entry], names: Mapping[str, int], signatures: dict[Any, Signature]
+) -> Iterator[tuple[int, LoggedCall]]:
+    """Yield each step, with the index of its first entry."""
+    messages: Counter[int] = Counter()
+    index = 0
+    while index < len(entries):
+        count = _batch_length(entries, index)
+        for offset, of_one, last in _calls_of(entries[index : index + count]):
+            first = of_one[0]
+            signature = _shared_signature(of_one, signatures)
+            found = _MESSAGE.match(first.profiling_name)
+            group, progress = names[label(*first.process_group)], _progress(last)
+            if found is None:
+                step = LoggedCall(group, max(first.collective_seq_id - 1, 0), signature, progress)
+            else:
+                step = LoggedCall(group, messages[group], signature, progress, int(found[3][:9]))
+                messages[group] += 1
+            yield index + offset, step
+        index += count
 
-    def __init__(self, entries: Sequence[_Entry]) -> None:
-        self._entries = entries
-        self._messages: Counter[int] = Counter()
 
-    def steps(self, names: Mapping[str, int], signatures: dict[Any, Signature]) -> Iterator[tuple[int, LoggedCall]]:
-        """Yield each step, with the index of its first entry."""
-        index, entries = 0, self._entries
-        while index < len(entries):
-            count = self._length(index)
-            batch = entries[index : index + count]
-            for offset, of_one, last in _calls_of(batch):
-                first = of_one[0]
-                signature = _shared_signature(of_one, signatures)
-                found = _MESSAGE.match(first.profiling_name)
-                group, progress = names[label(*first.process_group)], _progress(last)
-                if found is None:
-                    yield index + offset, LoggedCall(group, max(first.collective_seq_id - 1, 0), signature, progress)
-                else:
-                    yield (
-                        index + offset,
-                        LoggedCall(group, self._messages[group], signature, progress, int(found[3][:9])),
-                    )
-                    self._messages[group] += 1
-            index += count
-
-    def _length(self, index: int) -> int:
-        """Return how many entries from `index` form one coalesced group, with its closing entry; 1 if none."""
-        entries = self._entries
-        first = entries[index]
-        if index + 1 == len(entries) or not _is_together(first, entries[index + 1]):  # the usual case
-            return 1
-        end = index + 1
-        while end < len(entries) and _is_together(first, entries[end]):
-            end += 1
-        return end - index if _is_closing(entries[end - 1]) else 1
+def _batch_length(entries: Sequence[_Entry], index: int) -> int:
+    """Return how many entries from `index` form one coalesced group, with its closing entry; 1 if none."""
+    first, end = entries[index], index + 1
+    while end < len(entries) and _is_together(first, entries[end]):
+        end += 1
+    return end - index if _is_closing(entries[end - 1]) else 1
 
 
 def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], _Entry]]:
@@ -303,17 +295,11 @@ def _is_closing(entry: _Entry) -> bool:
 
 def _is_together(first: _Entry, other: _Entry) -> bool:
     """Return True if two entries belong to one coalesced group."""
-    is_same = (
-        first.p2p_seq_id == other.p2p_seq_id
-        if first.is_p2p
-        else first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
-    )
-    return (
-        is_same
-        and first.is_p2p == other.is_p2p
-        and first.process_group == other.process_group
-        and not _is_closing(first)
-    )
+    if first.is_p2p != other.is_p2p or first.process_group != other.process_group or _is_closing(first):
+        return False
+    if first.is_p2p:
+        return first.p2p_seq_id == other.p2p_seq_id
+    return first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
 
 
 def _with_progress(steps: list[LoggedCall]) -> list[LoggedCall]:

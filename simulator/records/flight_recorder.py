@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ddpsim.simulator.records.entries import EntriesReader, ReadEntries, label
+from ddpsim.simulator.records.entries import EntriesReader, ReadEntries, converted, label
 from ddpsim.simulator.records.rank_record import RankRecord, RecordError
-from ddpsim.simulator.records.record_texts import plain, rank_in
+from ddpsim.simulator.records.record_texts import rank_in
 
 _RANKS = re.compile(r"\[\s*(?:[0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)?\s*\]")
 _MOST_MEMBERS = 2**20
@@ -48,20 +48,13 @@ def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None 
     """
     is_known = _is_known_version(value)
     try:
-        record = _record(_converted(value), source, found_in or EntriesReader().read)
+        record = _record(converted(value, _Dump), source, found_in or EntriesReader().read)
     except RecordError as error:
         if is_known:
             raise
         version = value["version"]
         raise RecordError(f"a dump of the unknown version {version}, which differs from 2.10: {error}") from error
     return record if is_known else replace(record, is_known=False)
-
-
-def _converted(value: Any) -> _Dump:
-    try:
-        return msgspec.convert(value, _Dump)
-    except (msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
-        raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
 
 
 def without_half_an_entry(value: dict[str, Any]) -> dict[str, Any]:

@@ -38,10 +38,9 @@ class Job:
 
 
 def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
-    """Return the job that has left these records. `world_size` is what the user gave; otherwise the records determine
-    it.
+    """Return the job of these records. Raises RecordError if they are of several jobs, or too few for a diagnosis.
 
-    Raises RecordError if the records are of several jobs, or too few for a diagnosis.
+    `world_size` is the number that the user gave; None to take it from the records.
     """
     by_rank: dict[int, RankRecord] = {}
     for record in sorted(records, key=lambda each: (each.rank, each.source)):

@@ -1,5 +1,5 @@
-"""Match recorded collectives and messages, and find the first mismatch, the calls that some rank did not reach, and
-those that all ranks reached and that did not complete.
+"""Match recorded collectives and messages: find the first mismatch, the calls that some rank did not reach, and those
+that all ranks reached and that did not complete.
 
 The calls of a group are matched by their numbers in the records. If a rank's ring has lost its beginning, the lost
 calls were complete, or the rank would not have continued; so a group is compared from there. Ranks with equal calls are
@@ -24,9 +24,8 @@ ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
 """Operations that may complete on one rank before another reaches them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """Calls that were matched and do not agree."""
+class Clash(NamedTuple):
+    """Calls that met and do not agree."""
 
     calls: tuple[Call, ...]
     code: Code
@@ -50,7 +49,6 @@ class MetCollectives:
     stale: set[int] = field(default_factory=set)
     """Ranks whose record lacks calls that other records show as complete, so it was written earlier."""
     count: int = 0
-    """The number of collectives that were compared."""
 
 
 def met_collectives(job: Job) -> MetCollectives:
@@ -89,6 +87,7 @@ class _Group:
     """Compares the collectives of one group."""
 
     def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: MetCollectives) -> None:
+        """Prepare the members: recorded, without a record, or with one that may lack calls."""
         self._group = group
         self._by_rank = by_rank
         self._found = found
@@ -118,12 +117,12 @@ class _Group:
             self._found.count += 1
             if self._clash(steps, number):
                 return
-            if self._somebody_misses(number):
+            if self._is_missed(number):
                 self._miss(number)
             elif not is_after_open and all(step.progress is not CallProgress.COMPLETE for step in steps):
                 is_after_open = self._stall(steps, number)
 
-    def _somebody_misses(self, number: int) -> bool:
+    def _is_missed(self, number: int) -> bool:
         """Return True if a rank with a record did not reach the call, and its record was not written earlier."""
         if self._silent - self._stale:
             return True
@@ -195,19 +194,12 @@ class MetMessages:
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Messages that were matched and did not complete; the first for two ranks of a group."""
     count: int = 0
-    """The number of messages that were compared."""
-
-
-@dataclass(slots=True)
-class _Channel:
-    sends: list[RecordedCall] = field(default_factory=list)
-    receives: list[RecordedCall] = field(default_factory=list)
 
 
 def met_messages(job: Job) -> MetMessages:
     """Pair the messages between any two ranks of a group."""
     found = MetMessages()
-    channels: dict[tuple[str, int, int], _Channel] = {}
+    channels: dict[tuple[str, int, int], tuple[list[RecordedCall], list[RecordedCall]]] = {}
     for record in job.records.values():
         for index in record.call_log.messages:
             recorded = record.calls[index]
@@ -216,11 +208,13 @@ def met_messages(job: Job) -> MetMessages:
             if call.peer == ANY_SOURCE:
                 _add_of_any(job, recorded, found)
             elif call.operation == "send":
-                channels.setdefault((call.group, call.rank, call.peer), _Channel()).sends.append(recorded)
+                channels.setdefault((call.group, call.rank, call.peer), ([], []))[0].append(recorded)
             else:
-                channels.setdefault((call.group, call.peer, call.rank), _Channel()).receives.append(recorded)
-    for (_, source, destination), channel in channels.items():
-        _pair(job, source, destination, channel, found)
+                channels.setdefault((call.group, call.peer, call.rank), ([], []))[1].append(recorded)
+    for (_, *ends), (sends, receives) in channels.items():
+        if any(rank not in job.records or job.records[rank].lost for rank in ends):
+            sends, receives = _not_complete(sends), _not_complete(receives)  # the number of earlier messages is unknown
+        _pair(sends, receives, found)
     return found
 
 
@@ -231,10 +225,8 @@ def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
         found.open_slots.append(OpenSlot((receive.call,), others, any_suffices=True))
 
 
-def _pair(job: Job, source: int, destination: int, channel: _Channel, found: MetMessages) -> None:
-    sends, receives = channel.sends, channel.receives
-    if any(rank not in job.records or job.records[rank].lost for rank in (source, destination)):
-        sends, receives = _not_complete(sends), _not_complete(receives)  # the number of earlier messages is unknown
+def _pair(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MetMessages) -> None:
+    """Pair the sends from one rank to another with the receives there, in order."""
     for send, receive in zip(sends, receives, strict=False):
         found.count += 1
         code = pair_disagreement(send.call, receive.call)
@@ -242,9 +234,8 @@ def _pair(job: Job, source: int, destination: int, channel: _Channel, found: Met
             found.clashes.append((send.call, receive.call, code))
             return
     met = zip(_not_complete(sends), _not_complete(receives), strict=False)
-    stalled = next((pair for pair in met if CallProgress.UNFINISHED in (pair[0].progress, pair[1].progress)), None)
-    if stalled is not None:
-        found.stalled.append((stalled[0].call, stalled[1].call))
+    stalled = [pair for pair in met if CallProgress.UNFINISHED in (pair[0].progress, pair[1].progress)]
+    found.stalled += [(send.call, receive.call) for send, receive in stalled[:1]]
     paired = min(len(sends), len(receives))
     for recorded in (*_not_complete(sends[paired:]), *_not_complete(receives[paired:])):
         peer = recorded.call.peer

@@ -64,33 +64,22 @@ def loads(data: bytes) -> Any:
 
 @contextmanager
 def _bounded_memory(more: int) -> Iterator[None]:
-    """Limit the process to `more` bytes of memory above what it has, where that is possible (on Linux)."""
-    taken = _address_space()
-    if taken is None:
+    """Limit the process to `more` bytes of address space above what it uses, if the system allows it (Linux does)."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            taken = int(file.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
         yield
         return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = taken + more
-    for bound in (soft, hard):
-        limit = limit if bound == resource.RLIM_INFINITY else min(limit, bound)
+    limit = min([taken + more, *(bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _address_space() -> int | None:
-    """Return the bytes of address space that the process uses; None if the system does not say."""
-    try:
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):
-        return None
 
 
 # --- a pickle that is cut short --------------------------------------------------------------------------------------

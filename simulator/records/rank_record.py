@@ -6,11 +6,11 @@ ranks with equal calls share. Call objects are made only when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Call, Signature, Site
 from ddpsim.simulator.errors import UsageError
@@ -30,7 +30,6 @@ class CallProgress(Enum):
     COMPLETE = "complete"
     UNFINISHED = "unfinished"
     UNKNOWN = "unknown"
-    """The record does not say."""
 
 
 class RecordedCall(NamedTuple):
@@ -62,7 +61,6 @@ class GroupCollectives(NamedTuple):
     """The collectives of one group in a call log. Restarted numbers mean a new group; only the last one counts."""
 
     first: int
-    """The smallest number."""
     last: int
     begin: int
     """The index of the first step of the last group."""
@@ -159,7 +157,7 @@ class RankRecord:
         return members[rank] if 0 <= rank < len(members) else rank
 
 
-class RecordedCalls(Sequence[RecordedCall]):
+class RecordedCalls:
     """The calls of a record. Each is made when it is first used, and kept."""
 
     def __init__(self, record: RankRecord) -> None:
@@ -175,15 +173,14 @@ class RecordedCalls(Sequence[RecordedCall]):
     def __len__(self) -> int:
         return len(self._record.call_log.steps)
 
-    @overload
-    def __getitem__(self, index: int) -> RecordedCall: ...
+    def __iter__(self) -> Iterator[RecordedCall]:
+        return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, index: slice) -> tuple[RecordedCall, ...]: ...
+    def last(self, count: int) -> Iterator[RecordedCall]:
+        """Return the last calls, so many at most."""
+        return map(self.__getitem__, range(len(self))[-count:])
 
-    def __getitem__(self, index: int | slice) -> RecordedCall | tuple[RecordedCall, ...]:
-        if isinstance(index, slice):
-            return tuple(self[each] for each in range(*index.indices(len(self))))
+    def __getitem__(self, index: int) -> RecordedCall:
         index = range(len(self))[index]
         if index not in self._made:
             made = self._made[index] = self._make(index)

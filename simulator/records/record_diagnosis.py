@@ -5,31 +5,31 @@ Matching and wording are the simulator's own. Details that a record lacks are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import (
-    OpenSlot,
-    RankSnapshot,
-    RankState,
-    Snapshot,
-    StreamSnapshot,
-)
-from ddpsim.simulator.diagnosis.explain import Row, table
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot, StreamSnapshot
+from ddpsim.simulator.diagnosis.explain import call_table, finding_lines
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.met_calls import ROOTED, Clash, MetCollectives, MetMessages, met_collectives, met_messages
+from ddpsim.simulator.records.met_calls import ROOTED, MetCollectives, MetMessages, met_collectives, met_messages
 from ddpsim.simulator.records.rank_record import CallProgress
+from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, combine
 from ddpsim.simulator.waits import CallWait, Waiting
 from ddpsim.simulator.wording import Line, listed, rank_list
 
 _MOST_STALLED = 8
 """How many of the calls that did not complete are listed."""
+_MOST_CALLS = 100_000
+"""The most calls of a job in the trace that `history` makes."""
+_LEAST_OF_RANK = 50
 _MOST_ISSUED = 200_000
 """The most calls of a job for which reports count how often each rank reached a line."""
 
@@ -47,9 +47,9 @@ class Diagnosis:
     notes: tuple[str, ...]
     """What the records do not say, one sentence each."""
     compared: int
-    """The number of matched collectives."""
+    """The number of collectives that were compared."""
     messages: int
-    """The number of messages with a matched receive."""
+    """The number of messages that were compared with their receive."""
 
     @property
     def verdict(self) -> Verdict:
@@ -63,7 +63,7 @@ def diagnose(job: Job) -> Diagnosis:
 
 
 class _Diagnosing:
-    """Builds the findings for the records of one job."""
+    """Makes the findings for the records of one job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -87,7 +87,10 @@ class _Diagnosing:
 
     def _mismatches(self) -> tuple[Finding, ...]:
         """Return the first mismatch; later ones may only be its consequences."""
-        collectives = [(self._place(clash.calls), self._mismatch(clash)) for clash in self._met.clashes]
+        collectives = [
+            (self._place(calls), mismatch(calls, code, None, complete=is_full, issued=self._issued))
+            for calls, code, is_full in self._met.clashes
+        ]
         messages = [
             (self._place((send, receive)), pair_mismatch(send, receive, code, None))
             for send, receive, code in self._messages.clashes
@@ -95,17 +98,10 @@ class _Diagnosing:
         first = min((*collectives, *messages), key=lambda each: each[0], default=None)
         return () if first is None else (first[1],)
 
-    def _mismatch(self, clash: Clash) -> Finding:
-        return mismatch(clash.calls, clash.code, None, complete=clash.is_full, issued=self._issued)
-
     def _place(self, calls: Sequence[Call]) -> int:
         """For each of these calls, count the earlier calls of its rank; return the smallest count."""
-        wanted = {call.rank: call for call in calls}
-        places = []
-        for rank, call in wanted.items():
-            record = self._job.records[rank]
-            places.append(record.lost + record.calls.index_of(call))
-        return min(places)
+        records = [self._job.records[call.rank] for call in calls]
+        return min(each.lost + each.calls.index_of(call) for each, call in zip(records, calls, strict=True))
 
     # --- ranks that wait ----------------------------------------------------------------------------------------------
 
@@ -148,35 +144,34 @@ class _Diagnosing:
         record = self._job.records.get(rank)
         if record is None:
             return RankSnapshot(rank, RankState.UNRECORDED)
-        last = record.calls[-1].call if record.calls else None
-        made = record.lost + len(record.calls)
+        last = record.calls[-1].call if len(record.calls) else None
         if wait is None:
             state = RankState.UNRECORDED if rank in self._absent else RankState.SILENT
-            return RankSnapshot(rank, state, last_call=last, calls_made=made)
-        return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
+            return RankSnapshot(rank, state, last_call=last)
+        return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last)
 
     def _judged(self, finding: Finding) -> Finding:
-        """Return the finding; if it only blames ranks without a complete record, downgrade it, as they may have made
-        the call.
-        """
+        """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
         if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._absent.issuperset(finding.ranks):
             return finding
-        lines = (f"UNKNOWN  {Code.UNCHECKED}", *finding.lines[1:])
-        return replace(finding, code=Code.UNCHECKED, ranks=(), lines=lines)
+        return replace(finding, code=Code.UNCHECKED, ranks=(), lines=finding_lines(Code.UNCHECKED, finding.lines[1:]))
 
     def _last(self, rank: int) -> str:
         steps = self._job.records[rank].call_log.steps
         return f"{steps[-1].signature.operation} #{steps[-1].sequence}" if steps else "no call"
 
-    # --- calls that all ranks reached
-    # --------------------------------------------------------------------------------------
+    # --- calls that all ranks reached ---------------------------------------------------------------------------------
 
     def _in_order(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
         """Interpret the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
 
         All ranks reached all calls, but if ranks began with different ones, each waits for another.
         """
-        streams = {rank: calls for rank in self._job.records if (calls := self._unfinished(rank))}
+        streams = {
+            rank: tuple(record.calls[index].call for index in record.call_log.unfinished)
+            for rank, record in self._job.records.items()
+            if record.call_log.unfinished
+        }
         heads = {rank: calls[0] for rank, calls in streams.items()}
         numbers = {(call.group, call.sequence) for call in heads.values()}
         slots = []
@@ -198,25 +193,20 @@ class _Diagnosing:
         crossed = WaitGraph(snapshot)
         return crossed, tuple(each for each in deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
 
-    def _unfinished(self, rank: int) -> tuple[Call, ...]:
-        record = self._job.records[rank]
-        return tuple(record.calls[index].call for index in record.call_log.unfinished)
-
     def _unknown(self) -> Iterator[Finding]:
         """Yield a finding if the records cannot show whether the job failed."""
+        records = self._job.records.values()
         stalled = [*self._met.stalled, *self._messages.stalled]
         for calls in stalled[:_MOST_STALLED]:
             what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
-            rows = [Row(call.rank, str(call), call.location) for call in calls]
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
-            summary = f"{who} reached {what}, and it did not complete"
-            yield _of_nobody(summary, [*table(rows), *cause])
+            yield _of_nobody(f"{who} reached {what}, and it did not complete", [*call_table(calls), *cause])
         if not stalled and self._job.unrecorded:
             who = rank_list(self._job.unrecorded)
             summary = f"nothing is open, and there is no record of {who}"
             yield _of_nobody(summary, Cause.NOTHING_OPEN.lines(who=who))
-        elif not stalled and self._knows_no_end():
+        elif not stalled and all(each.call_log.progress <= {CallProgress.UNKNOWN} for each in records):
             who = rank_list(self._job.records)
             yield _of_nobody(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
         elif not stalled and self._strange:
@@ -227,10 +217,6 @@ class _Diagnosing:
     def _strange(self) -> tuple[int, ...]:
         """Return the ranks whose records have an unknown version."""
         return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
-
-    def _knows_no_end(self) -> bool:
-        """Return True if the records show for no call whether it was complete."""
-        return all(record.call_log.progress <= {CallProgress.UNKNOWN} for record in self._job.records.values())
 
     # --- what the records do not say ----------------------------------------------------------------------------------
 
@@ -272,7 +258,7 @@ class _Diagnosing:
 
 def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
     """Return the finding for a hang whose cause the records do not show."""
-    return Finding(Code.UNCHECKED, (), summary, (f"UNKNOWN  {Code.UNCHECKED}", *lines))
+    return Finding(Code.UNCHECKED, (), summary, finding_lines(Code.UNCHECKED, lines))
 
 
 def _issued(job: Job) -> tuple[Call, ...]:
@@ -281,3 +267,59 @@ def _issued(job: Job) -> tuple[Call, ...]:
     if any(record.lost for record in records) or sum(len(each.call_log.steps) for each in records) > _MOST_ISSUED:
         return ()
     return tuple(each.call for record in records for each in record.calls)
+
+
+# --- one order in which the calls can have happened, without comparing clocks ----------------------------------------
+
+
+def history(diagnosis: Diagnosis) -> Trace:
+    """Return a trace of the last calls of each rank, and of the waiting ranks.
+
+    A rank continues once its earlier calls have matched. Calls that are not waited for may make all ranks wait in this
+    model; then each rank makes one more call.
+    """
+    records = diagnosis.job.records
+    kept = max(_LEAST_OF_RANK, _MOST_CALLS // max(len(records), 1))  # the failure is at the end
+    calls = {rank: [each.call for each in record.calls.last(kept)] for rank, record in records.items()}
+    events = list(_events(calls, {id(call) for call in diagnosis.open_calls}))
+    for each in diagnosis.waiting:
+        if isinstance(each.wait, CallWait):
+            events.append(Event(EventKind.WAIT, each.who.rank, len(events), 0.0, each.wait.calls[0]))
+    return Trace(tuple(events))
+
+
+def _events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
+    """Yield the events of the calls in an order in which they can have happened."""
+    keys = {rank: _keys(own) for rank, own in calls.items()}
+    left = Counter(key for own in keys.values() for key in own)
+    pairs = (pair for rank, own in keys.items() for pair in zip(calls[rank], own, strict=True))
+    never_match = {key for call, key in pairs if id(call) in open_calls}
+    place = dict.fromkeys(calls, 0)
+    step = 0
+    moves = [rank for rank in calls if calls[rank]]
+    while moves:
+        for rank in moves:
+            call, key = calls[rank][place[rank]], keys[rank][place[rank]]
+            place[rank] += 1
+            left[key] -= 1
+            yield Event(EventKind.ISSUE, rank, step, 0.0, call)
+            if not left[key] and key not in never_match:
+                yield Event(EventKind.MATCH, rank, step, 0.0, call)
+            step += 1
+        ranks = [rank for rank in calls if place[rank] < len(calls[rank])]
+        moves = [rank for rank in ranks if not place[rank] or not left[keys[rank][place[rank] - 1]]] or ranks
+
+
+def _keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
+    """Return equal keys for calls that meet: group and number; or group, source, destination and number of messages."""
+    numbers: Counter[tuple[str, int, int]] = Counter()
+    keys = []
+    for call in calls:
+        if not call.is_point_to_point or call.peer is None:
+            keys.append((call.group, call.sequence, -1, -1))
+            continue
+        ends = (call.rank, call.peer) if call.operation == "send" else (call.peer, call.rank)
+        channel = (call.group, *ends)
+        keys.append((*channel, numbers[channel]))
+        numbers[channel] += 1
+    return keys

@@ -23,11 +23,6 @@ def looks_like_record(data: bytes) -> bool:
     return data.startswith(b"\x80") or clog.is_log(data) or data.lstrip()[:1] == b"{"
 
 
-def read(data: bytes, source: str, job: JobReader | None = None) -> RankRecord:
-    """Return the record in a file; its path may name the rank. `job` has read other records. Raises RecordError."""
-    return (job or JobReader()).read(data, source)
-
-
 class JobReader:
     """Reads the records of a job, one after another; common parts are read only once."""
 

@@ -1,1 +1,1 @@
-"""check="replicas": parameters, buffers, gradients and optimizer state compared across ranks."""
+"""check="replicas": compares parameters, buffers, gradients and optimizer state across ranks."""

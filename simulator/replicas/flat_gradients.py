@@ -1,10 +1,10 @@
-"""One flat tensor that holds all gradients of a module: whether it does, and whether its sum becomes the gradients.
+"""Finds calls on one flat tensor of all gradients of a module, and whether their sum becomes the gradients.
 
-How many elements a tensor has says nothing: a histogram may have as many. It holds the gradients if its contents are
-theirs when the call is issued, as they are or divided by how many ranks there are. Even then a program may only look at
-the sum, as for a norm; parameters are replicas if the gradients hold it before they are used, as it is or scaled.
+A flat tensor holds the gradients if its contents equal theirs when the call is issued, or equal them divided by the
+number of ranks. A program may use the sum for something else, such as a norm. So the parameters count as replicas only
+if the gradients hold the sum, possibly scaled, before they are used.
 
-The same holds of one flat tensor of the parameters themselves, by which a program averages them.
+The same applies to one flat tensor of the parameters, with which a program averages them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
+from ddpsim.simulator.hazards.poison_marks import is_plain
 from ddpsim.simulator.replicas.replica_tensors import Named
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.modes import without_modes
 
 _ROUNDINGS = 8
-"""A gradient that was scaled may be off by so many units in the last place of its type."""
-
+"""The rounding error that is allowed in a scaled gradient, in units in the last place."""
 
 Of = Callable[[Named], Tensor | None]
-"""What of a parameter is meant."""
+"""Returns the tensor of a parameter that a flat tensor holds: its gradient or its value."""
 
 
 def gradient_of(parameter: Named) -> Tensor | None:
@@ -43,19 +42,19 @@ class FlatGradients:
     def __init__(
         self, pending: Pending, tensor: Tensor, parameters: Sequence[Named], before: Tensor, of: Of = gradient_of
     ) -> None:
-        """`tensor` is the rank's own; `before` are the gradients when the call is issued, one after the other."""
+        """`tensor` is the rank's flat tensor; `before` are the concatenated gradients when the call is issued."""
         self.pending = pending
         self.parameters = parameters
         self.of = of
-        self.size = len(pending.members)  # as ranks that are processes do not have them later
+        self.size = len(pending.members)  # kept, because rank processes do not have the members later
         self._tensor = tensor
         self._before = before
         self._written = _written(parameters, of)
 
     def is_applied(self) -> bool:
-        """True if the gradients, or parameters, hold the sum now, as it is or scaled.
+        """Return whether the gradients, or parameters, hold the sum now, possibly scaled.
 
-        Gradients that are as they were tell nothing, unless they were written: those of the ranks may be equal.
+        Unchanged gradients count only if they were written to, because the gradients of all ranks may be equal.
         """
         if not self.pending.is_complete:
             return False
@@ -73,8 +72,8 @@ class FlatGradients:
 def brought(
     pending: Pending, tensor: Tensor, content: Tensor, parameters: Sequence[Named], of: Of = gradient_of
 ) -> FlatGradients | None:
-    """A flat tensor of a call that is being issued, if its content is the gradients of these parameters, or these."""
-    if not _is_plain(tensor) or not tensor.is_floating_point():
+    """Return the flat tensor of a call that is being issued, if it holds these parameters or their gradients."""
+    if not is_plain(tensor) or not tensor.is_floating_point():
         return None
     with torch.no_grad(), without_modes():
         before = _together(parameters, of)
@@ -86,15 +85,15 @@ def brought(
 
 
 def _equal_shares(tensor: Tensor, whole: Tensor, size: int) -> bool:
-    """True if a tensor is another one, or that divided by `size`."""
+    """Return whether a tensor equals another one, or that one divided by `size`."""
     if whole.dtype != tensor.dtype and _same(tensor, (whole / size).to(tensor.dtype)):
-        return True  # divided before it was made small
+        return True  # divided before the conversion to a smaller dtype
     whole = whole.to(tensor.dtype)
     return any(_same(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
 
 
 def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
-    """True if a tensor is another one times some number above zero."""
+    """Return whether a tensor equals another one times a positive number."""
     coarse = max(torch.finfo(tensor.dtype).eps, torch.finfo(whole.dtype).eps)
     one, other = tensor.double(), whole.double()
     factor = float(one.dot(other) / other.dot(other))
@@ -102,14 +101,14 @@ def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
 
 
 def _together(parameters: Sequence[Named], of: Of) -> Tensor | None:
-    """Concatenate the gradients; None if one is missing or cannot be read."""
+    """Return the concatenated gradients; None if one is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
-    found = [each for each in gradients if each is not None and _is_plain(each)]
+    found = [each for each in gradients if each is not None and is_plain(each)]
     return torch.cat([each.reshape(-1) for each in found]) if len(found) == len(gradients) else None
 
 
 def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
-    """True if the gradients are consecutive parts of a tensor."""
+    """Return whether the gradients are consecutive parts of a tensor."""
     address = tensor.data_ptr()
     for each in parameters:
         gradient = of(each)
@@ -120,14 +119,10 @@ def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
 
 
 def _written(parameters: Sequence[Named], of: Of) -> list[tuple[int, int]]:
-    """Return version numbers that change once a gradient is written to, or replaced."""
+    """Return identifiers that change when a gradient is written to, or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, Parameter) and tensor.layout is torch.strided and not tensor.is_meta

@@ -1,27 +1,30 @@
-"""check="replicas": the replicas of a wrapped model are compared where they should be equal.
+"""check="replicas": samples the replicas of wrapped models when they should be equal; replica_judge.py compares them.
 
-When a wrapper is made: names and order. After each optimizer step: parameters, by name and order, and optimizer state;
-and the buffers that a hook synchronises after the forward. When a forward begins without a step of torch's optimizers
-before it, and when the program returns: parameters, so that a step made by hand is seen as well. When a synchronised
-backward has ended: gradients. Models that have no wrapper: unwrapped_ddp.py; DTensors: sharded_replicas.py.
+- When a wrapper is made: the names and the order of parameters and buffers.
+- After each optimizer step: parameters, optimizer state, and the buffers that a hook synchronises after the forward.
+- When a forward begins without a step of torch's optimizers before it, and when the program returns: parameters, so
+  that a step without an optimizer is checked, too.
+- When a synchronised backward has ended: gradients.
 
-Those buffers that are synchronised before each forward, as is the default, differ after it by design (each
-rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
-mode, past the wrapper; and at the first step if nothing ever synchronises them.
+Models without a wrapper are sampled by unwrapped_ddp.py, DTensors by sharded_replicas.py.
+
+Buffers that are synchronised before each forward, the default, differ after it by design (each rank updates its running
+statistics). They are compared when the inner module runs in evaluation mode without the wrapper, and at the first step
+if nothing ever synchronises them.
 
 Ranks are compared at the same step of the wrapper (Note [Steps] in wrapper.py) and the same optimizer step since.
 Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
-each optimizer, which is told on all ranks by the position of its first parameter in the model; and what another one
-changes is left out, once that has made a step. Of an optimizer's state only what has a parameter's shape is compared:
-numbers may well be a rank's own, such as the loss that LBFGS keeps.
-
-What is seen here, replica_judge.py compares.
+each optimizer, which is identified by the position of its first parameter in the model. After its step, parameters that
+only another optimizer changes are left out. Optimizer state is compared if it has the shape of its parameter; other
+state may differ between ranks, such as the loss that LBFGS keeps.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -31,17 +34,14 @@ from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper, WrapperKey
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_began, when_made, when_reduced_in
-from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
-from ddpsim.simulator.replicas.replica_facts import (
+from ddpsim.simulator.replicas.replica_tensors import (
     FinalParameters,
+    Named,
     NoticeReplica,
     ReplicaFact,
     ReplicaSample,
     StepInputs,
     WrapperProgress,
-)
-from ddpsim.simulator.replicas.replica_tensors import (
-    Named,
     buffers_in,
     fingerprint,
     gradients_in,
@@ -59,7 +59,7 @@ from ddpsim.simulator.runtime.host import Pending
 
 
 def reads_seen_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
-    """Look first whether replicas show that a call in flight was read, see Note [Poison] in poison.py."""
+    """Return `notice` with a check before it: do the replicas show that a call in flight was read (see poison.py)?"""
 
     def notice_reads(fact: ReplicaFact) -> None:
         if isinstance(fact, ReplicaSample):
@@ -77,74 +77,71 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _Progress:
-    """The progress of a wrapper."""
+    """The progress of a wrapper on one rank. "Then" is when its parameters were last compared at a forward."""
 
     size: int
-    """Of its group."""
+    """The number of ranks in the wrapper's group."""
     step: int = 0
-    """When parameters were compared at a forward."""
+    """The wrapper's step then."""
     optimizer_steps: int = 0
-    """Since parameters were compared at a forward."""
+    """The number of optimizer steps since then."""
     all_steps: int = 0
+    """The number of all optimizer steps."""
     communicated: int = 0
-    """What the program had brought to calls of its own then."""
+    """The number of elements that the program had passed to its own calls then."""
     backward: int = 0
     """The latest step whose gradients were compared."""
     gradients_of: int = NOT_REDUCED
-    """How many optimizer steps there had been then; NOT_REDUCED once another backward has added to them."""
-
-
-def _named_only(each: Named) -> Named:
-    """Without the values, which a wrapper may be made to leave as they are."""
-    return each._replace(tensor=each.tensor.new_empty(0))
+    """The number of optimizer steps before these gradients; NOT_REDUCED once another backward has added to them."""
 
 
 class Replicas:
-    """Watches the replicas of one execution."""
+    """Takes samples of the replicas of one execution."""
 
     def __init__(
         self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], notice: NoticeReplica
     ) -> None:
         self._wrappers = wrappers
         self._unwaited = unwaited
-        """The user's calls that a rank has not waited for."""
+        """Returns the user's calls that a rank has not waited for."""
         self._notice = notice
-        self._communicated = CommunicatedElements()
+        self._communicated = Counter[int]()
+        """By rank, how many elements the program has passed to its own calls; averages of parameters show in it."""
         self._by_hand = HandReduced(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
         self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
-        """Those that have made a step."""
+        """The optimizers that have made a step."""
         self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
-        """Kept until the rank returns, as by then its modules may be gone."""
+        """The parameters when they were last compared; kept because the modules may be deleted before the rank returns.
+        """
         self._starts: dict[Wrapper, tuple[str, ...]] = {}
-        """What the parameters were when the step began."""
+        """Fingerprints of the parameters when the step began."""
         self._has_run: set[Wrapper] = set()
-        """Those whose inner module has run, through the wrapper or past it, so that buffers may have changed."""
+        """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
-        """Those that a training forward went through."""
+        """The wrappers that have made a training forward."""
         wrappers.observers.append(self)
 
     def call_issued(self, pending: Pending) -> None:
-        """A rank's program makes a call."""
-        self._communicated.call_issued(pending)
+        """Note that a rank's program makes a call."""
+        call = pending.call
+        self._communicated[call.rank] += sum([prod(shape) for shape in call.signature.shapes])
         self._by_hand.call_issued(pending)
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def module_runs(self, module: Any, arguments: Any) -> None:
-        """Any module begins its forward.
+        """Note that any module begins its forward.
 
-        This is torch's hook for all modules, as a hook of the inner module itself would be copied and pickled with it.
+        This is torch's global hook: a hook of the inner module would be copied and pickled with the module.
         """
-        if (
-            torch.compiler.is_compiling()
-        ):  # dynamo traces the hook, too, and it is called once more around what it makes
+        if torch.compiler.is_compiling():  # dynamo traces the hook; it is called again around the compiled module
             return
         if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
-            self._wrappers.of(module)  # which may have made no call yet; a copy that only evaluates never trains
+            self._wrappers.of(module)  # numbers the wrapper, which may have made no call yet
         wrappers = self._wrappers.around(module)
         if module.training and torch.is_grad_enabled() and (rank := self._wrappers.running_rank()) is not None:
             if wrappers:
@@ -165,25 +162,30 @@ class Replicas:
             self._has_trained.add(wrapper.key)
 
     def moved(self, wrapper: Wrapper) -> None:
-        """A wrapper's rank ran out of input and joins, or the ranks have met at the end of a join."""
+        """Note that a wrapper's rank ran out of input, or that all ranks have reached the end of a join."""
         self._notice(
             WrapperProgress(
-                wrapper.key, wrapper.rank, wrapper.step, wrapper.aligned_step, wrapper.is_joined, wrapper.reduced
+                wrapper.key,
+                wrapper.rank,
+                wrapper.step,
+                wrapper.aligned_step,
+                wrapper.is_joined,
+                frozenset(wrapper.reduced),
             )
         )
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward has begun, or another engine reports one."""
+        """Note that a synchronising forward has begun, or that another engine reports one."""
         self.moved(wrapper)
         self.was_made(wrapper)
         if wrapper.inner is not None:
             parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
             self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
-            if not hasattr(type(wrapper.module), PROGRESS):  # of another engine it may be told late
+            if not hasattr(type(wrapper.module), PROGRESS):  # another engine may report it late
                 self._forward_begins(wrapper, parameters)
 
     def was_made(self, wrapper: Wrapper) -> None:
-        """The construction of a wrapper is complete: its inner module is known."""
+        """Note that a wrapper is constructed, so that its inner module is known."""
         if wrapper.inner is not None and wrapper not in self._progress:
             self._progress[wrapper] = _Progress(int(wrapper.module.process_group.size()))
             self._wrappers.watch_backward(wrapper)
@@ -191,14 +193,15 @@ class Replicas:
             names = [*parameters]
             if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
                 names += buffers_in(wrapper, (None, "before", "after"))
-            self._compare(wrapper, when_made(wrapper.number), [_named_only(each) for each in names])
+            without_values = [each._replace(tensor=each.tensor.new_empty(0)) for each in names]
+            self._compare(wrapper, when_made(wrapper.number), without_values)
 
     def backward_ended(self, wrapper: Wrapper) -> None:
-        """A backward that gave parameters of a wrapper their gradients has ended."""
+        """Note that a backward has ended that gave parameters of a wrapper their gradients."""
         wrapper.look()
         progress = self._progress_of(wrapper)
         if progress.backward == wrapper.step:
-            progress.gradients_of = NOT_REDUCED  # the Reducer may have made new buckets since, and reduced none
+            progress.gradients_of = NOT_REDUCED  # the gradients may not be reduced
             return
         if wrapper.inner is None or not wrapper.is_reduced_by_itself:
             return
@@ -206,12 +209,12 @@ class Replicas:
         self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
-        """Any optimizer is about to use gradients."""
+        """Note that any optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
             self._by_hand.step_begins(rank, parameters_of(optimizer))
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
-        """A rank's optimizer has changed parameters."""
+        """Note that a rank's optimizer has changed parameters."""
         self._sharded.optimizer_stepped(rank, optimizer, self._by_hand.names(rank))
         for wrapper in self._wrappers.of_rank(rank):
             wrapper.look()
@@ -235,7 +238,7 @@ class Replicas:
             self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=position), tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
-        """A rank's program returned."""
+        """Note that a rank's program returned."""
         latest = self._latest_parameters
         for wrapper in self._wrappers.of_rank(rank):
             self.moved(wrapper)
@@ -248,7 +251,7 @@ class Replicas:
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        self._notice(FinalParameters(rank, left, self._communicated.by(rank)))
+        self._notice(FinalParameters(rank, left, self._communicated[rank]))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -262,12 +265,12 @@ class Replicas:
             self._forward_begins(wrapper, self._latest_parameters.get(wrapper, ()))
 
     def _forward_begins(self, wrapper: Wrapper, parameters: Sequence[Named]) -> None:
-        """A forward begins, synchronising or not.
+        """Compare parameters at the beginning of a forward, synchronising or not.
 
-        Parameters are compared where no optimizer has told of a step before it, and where the program has brought as
-        much to calls of its own as they hold: it may have averaged them.
+        They are compared if no optimizer has stepped before it, or if the program has passed as many elements to its
+        own calls as the parameters have: it may have averaged them.
         """
-        progress, communicated = self._progress_of(wrapper), self._communicated.by(wrapper.rank)
+        progress, communicated = self._progress_of(wrapper), self._communicated[wrapper.rank]
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
@@ -276,7 +279,7 @@ class Replicas:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
     def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
-        """The inner module runs without its wrapper."""
+        """Compare buffers when the inner module runs without its wrapper."""
         wrapper.look()
         if not is_training and not wrapper.is_joined:
             moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
@@ -285,7 +288,7 @@ class Replicas:
     def _comparable(
         self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
     ) -> list[Named]:
-        """What may be compared after an optimizer's step: all but what other optimizers change."""
+        """Return the parameters to compare after an optimizer's step: all except those that only others change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
         others = {each for other in optimizers if other is not optimizer for each in parameters_of(other)}
@@ -314,7 +317,7 @@ class Replicas:
             tensors,
             None if has_ended else site_here(),
             wrapper.key in self._has_trained,
-            communicated=self._communicated.by(wrapper.rank),
+            communicated=self._communicated[wrapper.rank],
         )
         if inputs is not None:
             sample = sample._replace(

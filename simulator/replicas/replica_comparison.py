@@ -10,11 +10,10 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
-from ddpsim.simulator.replicas.replica_facts import StepInputs
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import Named, StepInputs
 
 _MOST_SIDES = 8
-"""Ranks that differ from this many others are put together."""
+"""The most groups of ranks that are distinguished; further ranks join the last group."""
 
 
 class Group:
@@ -33,17 +32,17 @@ class Comparison:
 
     groups: list[Group] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
-    """The line that each rank was at."""
+    """The current line of each rank."""
     inputs: dict[int, StepInputs] = field(default_factory=dict)
     """By rank, if the moment is an optimizer step."""
     is_late: bool = False
-    """Gradients came on some rank when the reduction of the step was over."""
+    """True if gradients came on some rank after the reduction of the step had ended."""
     unreduced: str = ""
     """A bucket that some rank had not reduced."""
     unwaited: Call | None = None
     """A call of the user's that some rank had not waited for."""
     communicated: int = 0
-    """How many elements the program of a rank had brought to calls of its own."""
+    """The largest number of elements that a rank's program had passed to its own calls."""
 
     @property
     def ranks(self) -> Collection[int]:
@@ -52,7 +51,7 @@ class Comparison:
 
     @property
     def apart(self) -> FirstDifference:
-        """What differed first of that which the step was made of."""
+        """The input of the optimizer step that differs: the parameters at its start, the gradients, or neither."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
             return FirstDifference.START
@@ -85,7 +84,7 @@ class Comparison:
 
 
 def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
-    """The first tensor in which two replicas differ, or the first name that only one of them has, or has elsewhere."""
+    """Return the first tensor in which two replicas differ in name, position or value; None if they are equal."""
     names = [name for name, each in first.items() if not each.is_optional]
     others = [each for each in second if not each.is_optional]
     for name, other in zip(names, others, strict=False):
@@ -101,7 +100,7 @@ def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance
 
 
 def _is_reordered(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> bool:
-    """True if both have the same tensors, whatever their order and names."""
+    """Return whether both have the same tensors, in any order and with any names."""
     left = list(second)
     for mine in first.values():
         index = next((i for i, each in enumerate(left) if _equal(mine.tensor, each.tensor, tolerance)), None)
@@ -132,7 +131,7 @@ def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
 
 
 def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Where the first tensor and one of the others differ first; () for a number, or where shapes differ."""
+    """Return the first index at which a tensor differs from the first one; () for scalars and different shapes."""
     first = tensors[0]
     for tensor in tensors[1:]:
         if tensor.shape == first.shape and first.dim():

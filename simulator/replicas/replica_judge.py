@@ -1,13 +1,22 @@
-"""Judges replicas of a model that their ranks noticed at the same moments: where they differ, and why.
+"""Compares the samples that ranks took of their replicas: where they differ, and why.
 
-There is no communication: the first rank's tensors are copied, each other rank's are compared with the copy, and the
-copy is released once all ranks have come that can. Ranks notice the facts of replica_facts.py.
+The first rank's tensors are copied, the other ranks' tensors are compared with the copy, and the copy is released once
+all ranks that can have sent theirs.
+
+Note [Local SGD]. Ranks may make different steps and average the parameters every few steps. So the finding of a
+difference is withdrawn if the parameters are equal again and the program has since passed as many elements to its own
+calls as differed. A difference that is left at the end counts if it lasted longer than each one before an average.
+
+Note [Last word]. At a moment that is not an optimizer step (simulator/diagnosis/replica_divergence.py, `Occasion`) the
+program may be about to repair a difference, by a broadcast or by loading a state. Such a difference is a finding only
+if it was there at the last of these moments, and if optimizer steps had no finding.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
@@ -22,7 +31,6 @@ from ddpsim.simulator.diagnosis.replica_divergence import (
     skipped_step,
     when_ended,
 )
-from ddpsim.simulator.replicas.persistent_divergence import PersistentDivergences
 from ddpsim.simulator.replicas.replica_comparison import (
     Comparison,
     elements_apart,
@@ -31,12 +39,17 @@ from ddpsim.simulator.replicas.replica_comparison import (
     first_position,
     value_at,
 )
-from ddpsim.simulator.replicas.replica_facts import FinalParameters, ReplicaFact, ReplicaSample, WrapperProgress
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import (
+    FinalParameters,
+    Named,
+    ReplicaFact,
+    ReplicaSample,
+    WrapperProgress,
+)
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64
-"""How often per moment it is checked whether all ranks have come."""
+"""How often per moment the judge checks whether all ranks have sent their samples."""
 
 
 class _Skip(NamedTuple):
@@ -44,7 +57,7 @@ class _Skip(NamedTuple):
 
     moment: Moment
     skipper_sites: dict[int, Site]
-    """The lines of the last steps that they did make."""
+    """By rank that left it out, the line of the last step that it made."""
     other_sites: dict[int, Site]
 
 
@@ -53,30 +66,30 @@ class ReplicaJudge:
 
     def __init__(self, *, tolerance: float = 0.0) -> None:
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
-        """How far each wrapper is, by rank."""
+        """The progress of each wrapper, by rank."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[_Skip]] = {}
         self._sites: dict[tuple[WrapperKey, int], Site] = {}
-        """Where each replica was compared last."""
+        """The line at which each replica was compared last."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
-        """Where each rank made an optimizer step last."""
+        """The line of each rank's last optimizer step."""
         self._ends: dict[WrapperKey, Comparison] = {}
-        """What ranks that returned left."""
+        """The final parameters of ranks that returned."""
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._persistent = PersistentDivergences(self._findings)
         self.compared = Counter[str]()
-        """How often replicas of two ranks or more have been compared, by group."""
+        """The number of comparisons between two or more ranks, by group."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
-        """Those that a training forward went through."""
+        """The wrappers that have made a training forward."""
 
-    # --- what ranks notice --------------------------------------------------------------------------------------------
+    # --- samples ------------------------------------------------------------------------------------------------------
 
     def take(self, fact: ReplicaFact) -> None:
-        """Process a fact that a rank has noticed."""
+        """Process a report from a rank."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
         elif isinstance(fact, ReplicaSample):
@@ -122,7 +135,7 @@ class ReplicaJudge:
             end.add(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
 
     def _peers(self, key: WrapperKey) -> Sequence[WrapperProgress]:
-        """A wrapper on the ranks that have made it so far."""
+        """Return the progress of a wrapper on the ranks that have constructed it so far."""
         return tuple(self._progress.get(key, {}).values())
 
     def findings(self) -> Sequence[Finding]:
@@ -149,9 +162,9 @@ class ReplicaJudge:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_complete(self, sample: ReplicaSample, comparison: Comparison) -> bool:
-        """True once every rank is there that can still come.
+        """Return whether every rank has sent its sample that still can.
 
-        In a large world not every arrival is worth looking at all the others; what is missed, a later moment closes.
+        For speed, not every arrival is checked in a large world; a later moment closes those that were missed.
         """
         here, size = comparison.ranks, sample.size
         if len(here) < size and len(here) % max(1, size // _CHECKS):
@@ -243,7 +256,7 @@ class ReplicaJudge:
         )
 
     def _went_past(self, peer: WrapperProgress, moment: Moment) -> bool:
-        """True if a rank was at this step without joining, and has gone on."""
+        """Return whether a rank has passed this step, without having joined."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
     def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
@@ -264,9 +277,9 @@ class ReplicaJudge:
             )
 
     def _end_apart(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
-        """True if a rank that skipped the last step was left with parameters unlike those of one that made it.
+        """Return whether a rank that skipped the last step ended with other parameters than one that made it.
 
-        They are equal if somebody made them so by hand: by a broadcast, or by loading the state from before.
+        They may be equal after a broadcast, or after loading a state.
         """
         groups = self._ends[key].groups if key in self._ends else []
         sides = [
@@ -277,11 +290,79 @@ class ReplicaJudge:
 
 
 def _named_as(first: Iterable[str], tensors: Sequence[Named]) -> Sequence[Named]:
-    """The tensors, by the names that another rank has for those at their places: two halves of a model may share one.
-
-    As they are if there are more of them, or less.
-    """
+    """Return the tensors with the names that another rank uses at the same positions, if both have equally many."""
     names = list(first)
     if len(names) != len(tensors):
         return tensors
     return [each._replace(name=name) for name, each in zip(names, tensors, strict=True)]
+
+
+_Key = tuple[WrapperKey, Code]
+
+
+@dataclass(slots=True)
+class _Divergence:
+    """A period from when parameters differ until they are equal again."""
+
+    elements: int
+    """The number of elements that differed at first."""
+    communicated: int
+    """The number of elements that the program had passed to its own calls at first."""
+    moments: int = 1
+    """The number of comparisons in which parameters differed."""
+
+
+class PersistentDivergences:
+    """The differences between replicas that are not repaired later, in one execution."""
+
+    def __init__(self, found: Mapping[_Key, Finding]) -> None:
+        """`found` are the findings of optimizer steps."""
+        self._found = found
+        self._divergences: dict[WrapperKey, _Divergence] = {}
+        self._longest: dict[WrapperKey, int] = {}
+        """The number of moments in the longest period that the program ended by an average."""
+        self._later: dict[_Key, Finding] = {}
+
+    def apart(self, key: WrapperKey, elements: int, communicated: int) -> None:
+        """Record that parameters differ."""
+        divergence = self._divergences.get(key)
+        if divergence is None:
+            self._divergences[key] = _Divergence(elements, communicated)
+        else:
+            divergence.moments += 1
+
+    def equal(self, key: WrapperKey, communicated: int) -> bool:
+        """Record that all parameters are equal; return whether the program has averaged them since they differed."""
+        divergence = self._divergences.get(key)
+        if divergence is None or communicated - divergence.communicated < divergence.elements:
+            return False
+        del self._divergences[key]
+        self._longest[key] = max(divergence.moments, self._longest.get(key, 0))
+        return True
+
+    def is_average_due(self, key: WrapperKey) -> bool:
+        """Return whether the parameters have differed no longer than before an earlier average."""
+        divergence = self._divergences.get(key)
+        return divergence is not None and divergence.moments <= self._longest.get(key, 0)
+
+    def differs(self, key: WrapperKey, finding: Finding) -> None:
+        """Record a difference at a moment that is not an optimizer step."""
+        self._later.setdefault((key, finding.code), finding)
+
+    def agrees(self, key: WrapperKey, code: Code) -> None:
+        """Record that the replicas are equal by now."""
+        self._later.pop((key, code), None)
+
+    def findings(self) -> list[Finding]:
+        """Return the findings of other moments than optimizer steps; parameters take precedence over gradients."""
+        parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
+        parameters_found |= {
+            key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS and not self.is_average_due(key)
+        }
+        return [
+            finding
+            for (key, code), finding in self._later.items()
+            if (key, code) not in self._found
+            and not (code is Code.DIVERGENCE_GRADIENTS and key in parameters_found)
+            and not (code is Code.DIVERGENCE_PARAMETERS and self.is_average_due(key))
+        ]

@@ -1,14 +1,19 @@
-"""The tensors of one replica that are compared with other ranks: parameters, buffers and optimizer state, by name."""
+"""The tensors of one replica that are compared with other ranks, and the reports on them that replica_judge.py takes.
+
+The reports are frozen values (`NoticedKind.REPLICA`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.attribution.wrapper import Wrapper
+from ddpsim.simulator.attribution.wrapper import Wrapper, WrapperKey
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.replica_divergence import Moment
 from ddpsim.simulator.verdict import Code
 
 
@@ -19,7 +24,7 @@ class Named(NamedTuple):
     tensor: Tensor
     code: Code
     is_optional: bool = False
-    """Other ranks need not have it: an optimizer's state, if sharded, or what the optimizer does not change."""
+    """True if other ranks need not have the tensor, such as state of a sharded optimizer."""
     is_state: bool = False
 
     def __reduce__(self) -> tuple[type[Named], tuple[Any, ...]]:
@@ -28,19 +33,19 @@ class Named(NamedTuple):
 
 
 def parameters_of(optimizer: Any) -> set[int]:
-    """The ids of the parameters that an optimizer changes."""
+    """Return the ids of the parameters that an optimizer changes."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def parameters_in(wrapper: Wrapper) -> list[Named]:
-    """All parameters, in the module's order, without those that the wrapper ignores."""
+    """Return all parameters, in the module's order, without those that the wrapper ignores."""
     named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_parameters()
     ignored = _ignored(wrapper.module)
     return [Named(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
 
 
 def buffers_in(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
-    """The buffers that are synchronised at one of the chosen times; None stands for those that are no exception."""
+    """Return the buffers that are synchronised at one of the chosen times; None means the default time."""
     named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_buffers()
     ignored, times = _ignored(wrapper.module), wrapper.chosen_buffers
     return [
@@ -61,7 +66,7 @@ def state_of(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
 
 
 def gradients_of(parameters: Sequence[Named], own: Container[int]) -> list[Tensor | None]:
-    """The gradients that an optimizer applied to its `own` parameters."""
+    """Return the gradients that an optimizer applied to its `own` parameters."""
     return [each.tensor.grad for each in parameters if id(each.tensor) in own]
 
 
@@ -75,23 +80,23 @@ def gradients_in(parameters: Sequence[Named]) -> list[Named]:
 
 
 def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
-    """Numbers, as text, that are the same for equal tensors, and next to never for others."""
+    """Return texts that are the same for equal tensors, and almost never for others."""
     return tuple("" if tensor is None else _number(_dense(tensor.detach())) for tensor in tensors)
 
 
 def _number(tensor: Tensor) -> str:
-    """The sum of running sums, in which each element counts by its place, too; as text, since nan equals nothing."""
+    """Return the sum of running sums, which depends on the order, too; as text, because nan does not equal nan."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
 
 
 def syncs_buffers(module: Any) -> bool:
-    """True if the wrapper is configured to synchronise buffers in forwards, though not in every one."""
+    """Return whether the wrapper is configured to synchronise buffers in forwards, though not in every one."""
     return bool(getattr(module, "forward_sync_buffers", getattr(module, "broadcast_buffers", True)))
 
 
 def syncs_buffers_last(module: Any) -> bool:
-    """True if a buffer hook runs after the forward."""
+    """Return whether a buffer hook runs after the forward."""
     hook = getattr(module, "buffer_hook", None)
     return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
 
@@ -101,5 +106,71 @@ def _ignored(module: Any) -> Any:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Sparse tensors, such as the momentum of a sparse gradient, cannot be compared as they are."""
+    """Return a tensor that can be compared: a sparse one becomes dense."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+class StepInputs(NamedTuple):
+    """The inputs of one rank's optimizer step, as fingerprints; equal texts stand for equal tensors."""
+
+    start: tuple[str, ...]
+    """The parameters when the step's forward began."""
+    gradients: tuple[str, ...]
+
+
+class ReplicaSample(NamedTuple):
+    """The tensors of one replica, at a time when they should be equal to those of the other ranks."""
+
+    key: WrapperKey
+    rank: int
+    size: int
+    """The number of ranks that have the wrapper."""
+    moment: Moment
+    tensors: Sequence[Named]
+    site: Site | None
+    """None once the program has returned: findings then name the line of the latest sample."""
+    has_trained: bool
+    """True if the wrapper has made a training forward."""
+    inputs: StepInputs | None = None
+    """Set, like the next three fields, if the moment is an optimizer step."""
+    unreduced: str = ""
+    """The first bucket that was not launched in the step."""
+    is_late: bool = False
+    """True if gradients came after the reduction of the step had ended."""
+    unwaited: Call | None = None
+    """A call of the user's that the rank had not waited for."""
+    communicated: int = 0
+    """The number of elements that the rank's program has passed to its own calls so far."""
+
+
+class WrapperProgress(NamedTuple):
+    """The progress of a wrapper on one rank."""
+
+    key: WrapperKey
+    rank: int
+    step: int
+    """The number of its latest synchronising forward."""
+    aligned_step: int
+    """The step at which join ended last."""
+    is_joined: bool
+    """True after its rank ran out of input: it answers the collectives of the others."""
+    reduced: frozenset[str]
+    """The names of the parameters in its buckets; empty if these are not known."""
+
+    def is_reduced(self, parameter: str) -> bool:
+        """Return whether the parameter is in one of the buckets, as far as these are known."""
+        return not self.reduced or parameter in self.reduced
+
+
+class FinalParameters(NamedTuple):
+    """The parameters of a rank's models when its program returned."""
+
+    rank: int
+    left: Sequence[tuple[WrapperKey, Sequence[Named]]]
+    communicated: int
+
+
+ReplicaFact = ReplicaSample | WrapperProgress | FinalParameters
+
+NoticeReplica = Callable[[ReplicaFact], None]
+"""Sends a report to the judge."""

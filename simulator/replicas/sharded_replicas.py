@@ -1,14 +1,14 @@
-"""check="replicas" of DTensors: what a mesh says is replicated is compared along that dimension of it.
+"""check="replicas" of DTensors: samples the parameters that are replicated along a dimension of a device mesh.
 
-After each optimizer step a parameter that is a DTensor is compared between the ranks of each mesh dimension on which it
-is placed as `Replicate`: in a mesh of `dp` and `tp`, weights in shards along `tp` between the ranks of one `dp` group,
-and weights that tensor parallelism leaves whole in both. Shards are no replicas, and are compared with nobody.
+After each optimizer step a DTensor is compared between the ranks of each mesh dimension on which it is placed as
+`Replicate`. In a mesh of `dp` and `tp`, weights that are sharded along `tp` are compared along `dp`, and weights that
+are not sharded along both. Shards are not compared.
 
-A DTensor may lie on a part of a mesh only, `mesh["tp"]`, and something else has to reduce along the other dimensions:
-FSDP2, a wrapper or the program. Of those that are called after data parallelism all parameters of the optimizer are
-compared, as replicas are what such a dimension is for: where nobody reduces along `dp`, that is found.
+If a DTensor uses only a part of a mesh, such as `mesh["tp"]`, then FSDP2, a wrapper or the program has to reduce along
+the other dimensions. Along those that are named after data parallelism, all parameters of the optimizer are compared,
+so that a missing reduction is found.
 
-Ranks are compared after as many steps of optimizers that have parameters along the dimension.
+Ranks are compared after the same number of steps of optimizers that have parameters along the dimension.
 """
 
 from __future__ import annotations
@@ -23,38 +23,36 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.diagnosis.replica_divergence import when_updated
-from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
-from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaSample
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.replica_tensors import Named, NoticeReplica, ReplicaSample
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.verdict import Code
 
 _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
-"""Names of mesh dimensions."""
+"""The names of mesh dimensions for data parallelism."""
 
 
 class _Replica(NamedTuple):
-    """What a rank has in common with the ranks of one group."""
+    """The tensors that a rank shares with the ranks of one group."""
 
     group: Any
     is_beside: bool
-    """No DTensor lies along the group."""
+    """True if the group is along a mesh dimension that the DTensors do not use."""
     tensors: list[Named]
 
 
 class ShardedReplicas:
     """Compares the replicated DTensors of one execution."""
 
-    def __init__(self, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
+    def __init__(self, notice: NoticeReplica, communicated: Counter[int]) -> None:
         self._notice = notice
         self._communicated = communicated
         self._steps: Counter[tuple[int, str, bool]] = Counter()
-        """By rank, group and whether that lies beside."""
+        """The number of optimizer steps, by rank, group and `_Replica.is_beside`."""
         self._latest: dict[int, list[_Replica]] = {}
-        """What each rank's latest step changed."""
+        """The tensors that each rank's latest step changed."""
 
     def optimizer_stepped(self, rank: int, optimizer: Any, names: Mapping[int, str]) -> None:
-        """A rank's optimizer has changed parameters; `names` has those that are known, by id."""
+        """Note that a rank's optimizer has changed parameters; `names` has the known names, by id."""
         kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
         if kind is None:
             return
@@ -76,7 +74,7 @@ class ShardedReplicas:
             self._look(rank, replica)
 
     def rank_returned(self, rank: int) -> None:
-        """A rank's program returned."""
+        """Note that a rank's program returned."""
         for replica in self._latest.pop(rank, []):
             self._look(rank, replica, has_ended=True)
 
@@ -84,7 +82,7 @@ class ShardedReplicas:
         label, is_beside = replica.group.label, replica.is_beside
         step = self._steps[rank, label, is_beside]
         moment = when_updated(label, step, is_beside=is_beside, has_ended=has_ended)
-        communicated = self._communicated.by(rank)
+        communicated = self._communicated[rank]
         key = (label, -3 if is_beside else -2)
         size = replica.group.size()
         site = None if has_ended else site_here()
@@ -100,7 +98,7 @@ def _local(parameter: Any) -> Tensor:
 
 
 def _beside(parameter: Any) -> Iterator[Any]:
-    """The groups of data parallelism along which a DTensor does not lie, though the whole mesh has them."""
+    """Yield the data-parallel groups of the whole mesh whose dimension a DTensor does not use."""
     mesh = parameter.device_mesh
     root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
     if root is mesh or root.get_coordinate() is None or not _local(parameter).numel():
@@ -109,12 +107,12 @@ def _beside(parameter: Any) -> Iterator[Any]:
     for dimension, name in enumerate(root.mesh_dim_names or ()):
         if root.size(dimension) > 1 and _DATA_PARALLEL.search(name):
             group = root.get_group(dimension)
-            if not own.issuperset(dist.get_process_group_ranks(group)):  # a flattened dimension has the parts of it
+            if not own.issuperset(dist.get_process_group_ranks(group)):  # a flattened dimension contains its parts
                 yield group
 
 
 def _replicating(parameter: Any) -> Iterator[Any]:
-    """The groups whose ranks have the same part of a DTensor as this one."""
+    """Yield the groups whose ranks have the same part of a DTensor as the current rank."""
     mesh = parameter.device_mesh
     if mesh.get_coordinate() is None or not _local(parameter).numel():
         return

@@ -1,41 +1,101 @@
-"""check="replicas" of models that have no wrapper: a program that reduces gradients itself.
+"""check="replicas" of models without a wrapper: samples the replicas of a program that reduces gradients itself.
 
-A parameter whose gradient the program brought to an all_reduce (sum or average) is a replica on the ranks of that
-group, be it alone or in one flat tensor of all gradients of a module that ran (flat_gradients.py). Those are
-compared when the next training forward of such a module begins, whatever made the step, and when the program returns.
-So are, once, parameters that the program brought itself, to average them (averaged_parameters.py), or all of a module
-in one flat tensor.
+A parameter whose gradient the program passed to an all_reduce (sum or average) is a replica on the ranks of that group.
+It may have passed the gradient alone, or in one flat tensor of all gradients of a module (flat_gradients.py). These
+parameters are compared when the next training forward of such a module begins, and when the program returns.
 
-Ranks are compared after the same all_reduce, told by its sequence number; so a rank that went another way is compared
-with nobody. Tensors pair up in the order in which they were reduced, as the stages of a pipeline share an embedding
-under two names. Ranks that hold the same tensors in another order hold the same replicas: their gradients will tell.
+A program may also average parameters every few steps (local SGD). A parameter that it passed to an all_reduce, alone or
+in a flat tensor of all parameters of a module, is compared once, at the next such time, if it holds the sum then,
+possibly scaled. If the program trains before that, or does not use the sum, it is not compared.
+
+Ranks are compared after the same all_reduce, by its sequence number. Tensors pair up in the order in which they were
+reduced, because two stages of a pipeline may have different names for a shared embedding.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_averaged_by, when_reduced_by
-from ddpsim.simulator.replicas.averaged_parameters import AveragedParameters
-from ddpsim.simulator.replicas.communicated_elements import CommunicatedElements
-from ddpsim.simulator.replicas.flat_gradients import FlatGradients, Of, brought, gradient_of, value_of
-from ddpsim.simulator.replicas.replica_facts import NoticeReplica, ReplicaSample
-from ddpsim.simulator.replicas.replica_tensors import Named
+from ddpsim.simulator.replicas.flat_gradients import FlatGradients, Of, brought, gradient_of, is_scaled, value_of
+from ddpsim.simulator.replicas.replica_tensors import Named, NoticeReplica, ReplicaSample
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.verdict import Code
+
+
+class _Summed:
+    """A parameter, and the result of its all_reduce."""
+
+    def __init__(self, parameter: Named, pending: Pending, tensor: Tensor) -> None:
+        self.parameter = parameter
+        self.pending = pending
+        self.size = len(pending.members)  # kept, because rank processes do not have the members later
+        self._sum: Tensor | None = None
+
+        def keep_sum() -> None:
+            with torch.no_grad(), without_modes():
+                self._sum = tensor.detach().clone()
+
+        pending.when_moved = keep_sum
+
+    def is_held(self) -> bool:
+        """Return whether the parameter holds the sum now, possibly scaled."""
+        if self._sum is None or not self.pending.is_complete:
+            return False
+        with torch.no_grad(), without_modes():
+            now, total = self.parameter.tensor.detach().reshape(-1), self._sum.reshape(-1)
+            return is_scaled(now, total) if total.any() else not now.any()
+
+
+class Average(NamedTuple):
+    """The parameters that a rank has averaged in one group since the last forward."""
+
+    latest: Call
+    size: int
+    """The number of ranks in the group."""
+    parameters: list[Named]
+
+
+class AveragedParameters:
+    """The averaged parameters of one rank."""
+
+    def __init__(self) -> None:
+        self._summed: dict[int, _Summed] = {}
+        """By the id of a parameter, its latest call."""
+
+    def note(self, parameter: Named, pending: Pending, moved: Tensor) -> None:
+        """Record that the program passes a parameter to a call; `moved` is the tensor that the call works on."""
+        self._summed.pop(id(parameter.tensor), None)
+        self._summed[id(parameter.tensor)] = _Summed(parameter, pending, moved)
+
+    def taken(self) -> Mapping[str, Average]:
+        """Return the replicas by group, just before they are trained on, and forget them."""
+        by_group: dict[str, list[_Summed]] = {}
+        for each in self._summed.values():
+            by_group.setdefault(each.pending.call.group, []).append(each)
+        self._summed = {}
+        return {
+            group: Average(summed[-1].pending.call, summed[-1].size, [each.parameter for each in summed])
+            for group, summed in by_group.items()
+            if all(each.is_held() for each in summed)
+        }
+
 
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
 _LOOKS = 64
-"""How often per forward all gradients are looked through for the tensor of a call."""
+"""How often per forward all gradients are searched for the tensor of a call."""
 
 
 class _Replicated(NamedTuple):
@@ -43,29 +103,29 @@ class _Replicated(NamedTuple):
 
     size: int
     latest: Pending
-    """The latest call that did."""
+    """The latest call that reduced them."""
     parameters: dict[int, Named]
-    """By id, in the order of the first calls."""
+    """The parameters by id, in the order of their first calls."""
 
 
 class _Rank:
-    """The known facts about one rank."""
+    """The modules of one rank, and their gradients and parameters that the program passed to calls."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
-        """All modules that are a root, or inside one, by id."""
+        """The root modules and all modules inside them, by id."""
         self.gradients: dict[int, Named] = {}
-        """By address."""
+        """The parameters by the address of their gradient."""
         self.flat: dict[int, list[tuple[list[Named], Of]]] = {}
-        """All gradients, and all parameters, of each root, by how many elements they have."""
+        """The parameters of each root whose gradients, or values, a flat tensor may hold, by its number of elements."""
         self.awaited: list[FlatGradients] = []
-        """Brought to calls, and not seen in the gradients since."""
+        """Flat tensors that were passed to calls; their sums were not found in the gradients yet."""
         self.parameters: dict[int, Named] = {}
-        """By address."""
+        """The parameters by their address."""
         self.averaged = AveragedParameters()
         self.averaged_flat: list[FlatGradients] = []
-        """All parameters of a root, brought to calls since the last forward."""
+        """Flat tensors of all parameters of a root that were passed to calls since the last forward."""
         self.looks = 0
         self.replicated: dict[str, _Replicated] = {}
         self.compared: dict[str, int] = {}
@@ -74,14 +134,14 @@ class _Rank:
 class HandReduced:
     """Compares the replicas of models that have no wrapper, for one execution."""
 
-    def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: CommunicatedElements) -> None:
+    def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: Counter[int]) -> None:
         self._wrappers = wrappers
         self._notice = notice
         self._communicated = communicated
         self._ranks: dict[int, _Rank] = {}
 
     def module_trains(self, rank: int, module: Module) -> None:
-        """A module begins a forward that a backward may follow."""
+        """Note that a module begins a training forward."""
         mine = self._ranks.setdefault(rank, _Rank())
         known = mine.known.get(id(module))
         if known is None or known() is not module:
@@ -93,7 +153,7 @@ class HandReduced:
             self._compare_averaged(rank, mine)
 
     def call_issued(self, pending: Pending) -> None:
-        """A rank's program makes a call."""
+        """Note that a rank's program makes a call."""
         call = pending.call
         mine = self._ranks.get(call.rank)
         signature = call.signature
@@ -118,19 +178,19 @@ class HandReduced:
         self._are_replicas(mine, pending, found)
 
     def step_begins(self, rank: int, own: Container[int]) -> None:
-        """An optimizer is about to use the gradients of its `own` parameters, which are told by their ids."""
+        """Note that an optimizer is about to use the gradients of its `own` parameters, given by their ids."""
         if (mine := self._ranks.get(rank)) is not None and mine.awaited:
             self._find_applied(mine)
             mine.awaited = [each for each in mine.awaited if not _is_of(each, own)]
 
     def names(self, rank: int) -> dict[int, str]:
-        """The names of the parameters of a rank's models, as far as those have run, by id."""
+        """Return the names of the parameters of a rank's models that have run, by id."""
         roots = [root() for root in self._ranks[rank].roots] if rank in self._ranks else []
         named = [pair for root in roots if root is not None for pair in root.named_parameters()]
         return {id(parameter): name for name, parameter in named}
 
     def rank_returned(self, rank: int) -> None:
-        """A rank's program returned."""
+        """Note that a rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
             self._find_applied(mine)
             self._compare_averaged(rank, mine, has_ended=True)
@@ -139,7 +199,7 @@ class HandReduced:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _learn(self, rank: int, mine: _Rank, module: Module) -> None:
-        """Record a module that is inside none that ran before it."""
+        """Record a module that is not inside a module that ran before it."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
         wrapped = {id(each) for wrapper in self._wrappers.of_rank(rank) for each in (wrapper.module, wrapper.inner)}
@@ -147,7 +207,7 @@ class HandReduced:
             mine.roots.append(ref(module))
 
     def _find_applied(self, mine: _Rank) -> None:
-        """Check whether gradients now hold the results of calls on flat tensors."""
+        """Record the calls on flat tensors whose sums the gradients hold now."""
         for each in [each for each in mine.awaited if each.is_applied()]:
             mine.awaited.remove(each)
             self._are_replicas(mine, each.pending, each.parameters)
@@ -165,7 +225,7 @@ class HandReduced:
             mine.replicated[group] = _Replicated(len(pending.members), latest, parameters)
 
     def _behind(self, mine: _Rank, pending: Pending, tensor: Tensor, content: Tensor) -> Named | FlatGradients | None:
-        """The parameter whose gradient a tensor is, or those whose gradients are its content."""
+        """Return the parameter whose gradient a tensor is, or the flat gradients that it holds."""
         found = self._known_behind(mine, pending, tensor, content)
         if found is None and mine.looks < _LOOKS:
             mine.looks += 1
@@ -185,26 +245,23 @@ class HandReduced:
         return next(filter(None, (brought(pending, tensor, content, *each) for each in candidates)), None)
 
     def _parameter_at(self, mine: _Rank, tensor: Tensor) -> Named | None:
-        """The parameter that a tensor is, or the `.data` of."""
+        """Return the parameter that a tensor is, or whose `.data` it is."""
         found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
         is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
         return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None
 
     def _look_through(self, mine: _Rank) -> None:
         mine.gradients, mine.flat, mine.parameters = {}, {}, {}
-        for root in mine.roots:
-            module = root()
-            if module is not None:
-                mine.parameters.update((each.tensor.data_ptr(), each) for each in _parameters_of(module))
-            own = [] if module is None else _with_gradients(module)
-            mine.gradients.update((gradient.data_ptr(), each) for each, gradient in own)
-            if len(own) > 1:
-                count = sum(each.tensor.numel() for each, _ in own)
-                mine.flat.setdefault(count, []).append(([each for each, _ in own], gradient_of))
-            every = [] if module is None else _parameters_of(module)
-            if len(every) > 1:
-                count = sum(each.tensor.numel() for each in every)
-                mine.flat.setdefault(count, []).append((every, value_of))
+        for module in [module for root in mine.roots if (module := root()) is not None]:
+            named = module.named_parameters()
+            every = [Named(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in named]
+            reduced = [each for each in every if (grad := each.tensor.grad) is not None and not grad.is_sparse]
+            mine.parameters.update((each.tensor.data_ptr(), each) for each in every)
+            mine.gradients.update((each.tensor.grad.data_ptr(), each) for each in reduced)  # type: ignore[union-attr]
+            for parameters, of in ((reduced, gradient_of), (every, value_of)):
+                if len(parameters) > 1:
+                    count = sum(each.tensor.numel() for each in parameters)
+                    mine.flat.setdefault(count, []).append((parameters, of))
 
     def _compare_averaged(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
         for group, average in mine.averaged.taken().items():
@@ -237,7 +294,7 @@ class HandReduced:
                 _told_apart(parameters),
                 None if has_ended else site_here(),
                 has_trained=True,
-                communicated=self._communicated.by(rank),
+                communicated=self._communicated[rank],
             )
         )
 
@@ -250,7 +307,7 @@ def _brought(pending: Pending) -> Sequence[Tensor]:
 
 
 def _told_apart(parameters: Sequence[Named]) -> list[Named]:
-    """With a number behind the name where several modules have one: the second `weight` is `weight (2)`."""
+    """Return the parameters with numbers after names that several modules have: the second `weight` is `weight (2)`."""
     seen = Counter[str]()
     numbered = []
     for each in parameters:
@@ -265,19 +322,6 @@ def _is_of(flat: FlatGradients, own: Container[int]) -> bool:
 
 
 def _is_at(parameter: Named, address: int) -> bool:
-    """True if its gradient is still there: something else may be by now."""
+    """Return whether a parameter's gradient is still at an address."""
     gradient = parameter.tensor.grad
     return gradient is not None and gradient.data_ptr() == address
-
-
-def _parameters_of(module: Module) -> list[Named]:
-    return [Named(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in module.named_parameters()]
-
-
-def _with_gradients(module: Module) -> list[tuple[Named, Tensor]]:
-    named: Iterable[tuple[str, Any]] = module.named_parameters()
-    return [
-        (Named(name, parameter, Code.DIVERGENCE_PARAMETERS), parameter.grad)
-        for name, parameter in named
-        if parameter.grad is not None and not parameter.grad.is_sparse
-    ]

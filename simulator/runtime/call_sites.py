@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
 
@@ -79,6 +80,13 @@ def is_users_file(path: str) -> bool:
     if path.startswith("<"):
         return not path.startswith(_GENERATED)
     return not os.path.abspath(path).startswith(_foreign_roots()) and not _OF_INDUCTOR.fullmatch(path)
+
+
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

@@ -2,8 +2,7 @@
 
 By default it would scan all objects of the process again and again while 1,024 ranks build their models: a quarter of
 the run. So objects that exist at the start are frozen (`gc.freeze`), and the threshold of new objects that triggers a
-collection grows with the number of ranks. Reference cycles that die young are still collected. Older ones are collected
-after the run.
+collection grows with the number of ranks. Reference cycles that die young are still collected, older ones afterwards.
 
 Frozen objects become old objects afterwards, and Python's counters, which decide when to scan old objects, do not count
 them. Cycles that outlive their run, such as results, would pile up over thousands of runs. So a full collection runs

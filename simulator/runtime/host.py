@@ -7,6 +7,7 @@ call uses `begin_call`, `issue` and `wait`; these are methods instead of request
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Accesses
@@ -49,56 +50,36 @@ class RunningThread(Protocol):
         """The rank that the thread belongs to."""
 
 
+def ignore_completion() -> None:
+    """Do nothing: the call has no work handle, or has delivered its completion."""
+
+
+@dataclass(slots=True, eq=False)
 class Pending:
     """An issued call that is not complete yet."""
 
-    __slots__ = (
-        "call",
-        "error",
-        "handle",
-        "is_complete",
-        "issuer",
-        "members",
-        "owner",
-        "payload",
-        "poisoned",
-        "receive_completion",
-        "source",
-        "waited",
-        "when_moved",
-    )
-
-    def __init__(self, call: Call, issuer: RunningThread, payload: Any) -> None:
-        self.call = call
-        issuer.of.calls_issued = self.handle = issuer.of.calls_issued + 1
-        self.owner = issuer.of
-        """Only to ask whether a rank is it: another one may get hold of its work."""
-        self.issuer = issuer.number
-        self.payload = payload
-        """The tensors, for the transport; opaque here."""
-        self.poisoned: Any = None
-        """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
-        self.is_complete = False
-        self.error: Exception | None = None
-        """The error with which the transport failed to move the data."""
-        self.waited = False
-        self.source: int | None = None
-        """The rank that sent the message, once a receive is complete."""
-        self.members: tuple[int, ...] = ()
-        """The global ranks of the group."""
-        self.receive_completion: Callable[[], None] = _ignore
-        """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
-        self.when_moved: Callable[[], None] | None = None
-        """Runs as soon as the data has moved, on any thread, before a program reads the data."""
-
-    def release(self) -> None:
-        """Drop the references to the tensors and to the work handle, which refers back to this object."""
-        self.payload = None
-        self.receive_completion = _ignore
-
-
-def _ignore() -> None:
-    """Do nothing on completion."""
+    call: Call
+    handle: int
+    """The number of the call among all calls of its rank, from 1."""
+    owner: RunningRank
+    """The rank that issued the call. Another rank may get hold of its work handle."""
+    payload: Any
+    """The tensors, for the transport; opaque here."""
+    members: tuple[int, ...]
+    """The global ranks of the group."""
+    poisoned: Any = None
+    """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
+    is_complete: bool = False
+    error: Exception | None = None
+    """The error with which the transport failed to move the data."""
+    waited: bool = False
+    """True once the rank has waited for the call, or has found it complete."""
+    source: int | None = None
+    """The rank that sent the message, once a receive is complete."""
+    receive_completion: Callable[[], None] = ignore_completion
+    """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
+    when_moved: Callable[[], None] | None = None
+    """Runs as soon as the data has moved, on any thread, before a program reads the data."""
 
 
 class CallWatch(Protocol):

@@ -1,4 +1,4 @@
-"""Time limits: watches a running execution from outside, and ends it when it takes too long or is blocked.
+"""Starts an execution and watches it from outside: ends it when it takes too long or is blocked.
 
 The caller's own thread does the watching. A rank that computes may run for `Budget.seconds`. A rank that is blocked in
 a lock, a socket or native code is `stuck` after `Budget.stuck_seconds`. The two are distinguished by the time for which
@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
-from types import FrameType
+from contextlib import nullcontext, suppress
 
 from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.runtime.core_time import core_seconds
-from ddpsim.simulator.runtime.rank_thread import RankThread
-from ddpsim.simulator.runtime.starter import Starter
-from ddpsim.simulator.runtime.thread_exit import stop_signalling
+from ddpsim.simulator.runtime.baton import stack_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards
+from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
+from ddpsim.simulator.runtime.rank_thread import RankThread, stop_signalling
+from ddpsim.simulator.runtime.stopwatch import core_seconds
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
@@ -38,87 +41,118 @@ _GRACE_SECONDS = 1.0
 abandoned."""
 
 
-def run(starter: Starter, budget: Budget) -> None:
-    """Start an execution and wait for its end. A passed limit or an interrupt (Ctrl-C) ends it early."""
-    baton = starter.host.baton
-    try:
-        starter.start()
-        _watch(starter, budget)
-    except BaseException:
-        starter.end_from_outside()
-        starter.host.prompt_server.close()
-        while not baton.has_ended:
-            try:
-                _drain(starter)
-            except KeyboardInterrupt:  # a second Ctrl-C changes nothing: the ranks are being unwound
+class ExecutionWatcher:
+    """Starts and ends one execution from outside, on a thread that belongs to no rank."""
+
+    def __init__(self, host: ThreadHost, kernel: Kernel, *, share_core: bool) -> None:
+        self._host, self._baton, self._prompt_server = host, host.baton, host.prompt_server
+        self._kernel = kernel
+        self._share_core = share_core
+
+    def run(self) -> None:
+        """Start the execution and wait for its end. A passed limit or an interrupt (Ctrl-C) ends it early."""
+        try:
+            self._start()
+            self._watch()
+        except BaseException:
+            self._end_from_outside()
+            while not self._baton.has_ended:
+                try:
+                    self._drain()
+                except KeyboardInterrupt:  # a second Ctrl-C changes nothing: the ranks are being unwound
+                    continue
+            raise
+
+    def _start(self) -> None:
+        """Start every rank's thread and pass the baton to the first chosen rank."""
+        with threads_started_here_share_a_core() if self._share_core else nullcontext():
+            for rank in self._host.ranks:
+                try:
+                    rank.main.start()
+                except RuntimeError as error:
+                    raise UsageError(
+                        f"cannot start a thread for rank {rank.rank} of {len(self._host.ranks)} ({error}): "
+                        "use fewer ranks, or raise the limit of processes (`ulimit -u`)"
+                    ) from error
+        self._baton.pass_on(None, self._kernel.start())
+
+    def _watch(self) -> None:
+        """Wait for the end of the execution, serve debugger prompts, and end the execution when a limit passes."""
+        budget, clock = self._kernel.run.budget, self._prompt_server.clock
+        seen: tuple[object, ...] = ()
+        start = seen_at = clock.now()
+        cpu_seen = 0.0
+        while not self._baton.has_ended:
+            if self._baton.over.acquire(timeout=_WATCH_SECONDS):
+                self._prompt_server.serve()
                 continue
-        raise
+            if self._host.is_stopping:
+                return self._drain()
+            now = clock.now()
+            rank = self._baton.running
+            progress = (self._host.steps, rank and rank.number)
+            cpu = 0.0 if rank is None else _core_seconds(rank)
+            if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
+                seen, seen_at, cpu_seen = progress, now, cpu
+            asleep = now - seen_at
+            if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
+                return self._stop_at_limit(Ending.STUCK, rank, grace_seconds=0.1)  # it will not notice the end
+            if now - start > budget.seconds:
+                return self._stop_at_limit(Ending.SECONDS, rank)
 
+    def _stop_at_limit(self, ending: Ending, rank: RankThread | None, grace_seconds: float = _GRACE_SECONDS) -> None:
+        task, stack = (None, None) if rank is None else (rank.task, stack_of(rank))
+        self._kernel.stop_at_limit(ending, task, stack)
+        self._drain(grace_seconds)
 
-def _watch(starter: Starter, budget: Budget) -> None:
-    """Wait for the end of the execution, serve debugger prompts, and end the execution when a limit passes."""
-    host, baton, clock = starter.host, starter.host.baton, starter.host.prompt_server.clock
-    seen: tuple[object, ...] = ()
-    start = seen_at = clock.now()
-    cpu_seen = 0.0
-    while not baton.has_ended:
-        if baton.over.acquire(timeout=_WATCH_SECONDS):
-            host.prompt_server.serve()
-            continue
-        if host.is_stopping:
-            return _drain(starter)
-        now = clock.now()
+    def _drain(self, grace_seconds: float = _GRACE_SECONDS) -> None:
+        """Wait until every rank has left its program. Interrupt a rank that does not notice the end, then abandon it.
+
+        The baton is taken from an abandoned rank, and the other ranks are unwound.
+        """
+        baton, kernel = self._baton, self._kernel
+        self._prompt_server.close()
         rank = baton.running
-        progress = (host.steps, rank and rank.number)
-        cpu = 0.0 if rank is None else _core_seconds(rank)
-        if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
-            seen, seen_at, cpu_seen = progress, now, cpu
-        asleep = now - seen_at
-        if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-            starter.stop_at_limit(Ending.STUCK, rank)
-            return _drain(starter, grace_seconds=0.1)  # it has been blocked for long and will not notice
-        if now - start > budget.seconds:
-            starter.stop_at_limit(Ending.SECONDS, rank)
-            return _drain(starter)
+        waited_since = time.monotonic()
+        interrupted = False
+        while not baton.has_ended:
+            if baton.over.acquire(timeout=_WATCH_SECONDS / 5):
+                continue
+            if baton.running is not rank:
+                rank, waited_since, interrupted = baton.running, time.monotonic(), False
+            elif rank is not None and time.monotonic() - waited_since > grace_seconds:
+                if not interrupted:
+                    interrupted, waited_since = True, time.monotonic()
+                    rank.exit.interrupt(rank.ident)
+                elif rank.exit.claim():  # otherwise it is just leaving
+                    kernel.abandon(rank.task)
+                    kernel.stop(Ending.STUCK)
+                    baton.pass_on(rank, kernel.next_unfinished())
+                    stop_signalling()
 
-
-def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
-    """Wait until every rank has left its program. Interrupt a rank that does not notice the end, then abandon it."""
-    baton = starter.host.baton
-    starter.host.prompt_server.close()
-    rank = baton.running
-    waited_since = time.monotonic()
-    interrupted = False
-    while not baton.has_ended:
-        if baton.over.acquire(timeout=_WATCH_SECONDS / 5):
-            continue
-        if baton.running is not rank:
-            rank, waited_since, interrupted = baton.running, time.monotonic(), False
-        elif rank is not None and time.monotonic() - waited_since > grace_seconds:
-            if not interrupted:
-                interrupted, waited_since = True, time.monotonic()
-                rank.exit.interrupt(rank.ident)
-            elif rank.exit.claim():  # otherwise it is just leaving
-                starter.abandon(rank)
-                stop_signalling()
+    def _end_from_outside(self) -> None:
+        """End the execution, even if no rank has got the baton yet."""
+        self._kernel.stop(Ending.INTERRUPTED)
+        if self._baton.running is None and not self._baton.has_ended:
+            for rank in self._host.ranks:
+                if not rank.main.ident:
+                    self._kernel.never_started(rank.main.task)
+            self._baton.pass_on(None, self._kernel.next_unfinished())
 
 
 def _patience(rank: RankThread, budget: Budget) -> float:
     """Return how many seconds a rank may be blocked."""
-    frame = sys._current_frames().get(rank.ident or 0)
-    while frame is not None and not _prepares(frame):
-        frame = frame.f_back
-    return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_PREPARING)
-
-
-def _prepares(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
+    is_preparing = any(
+        frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
+        for frame in frames_outwards(sys._current_frames().get(rank.ident or 0))
+    )
+    return budget.stuck_seconds * (_TIMES_FOR_PREPARING if is_preparing else 1)
 
 
 def _core_seconds(rank: RankThread) -> float:
     """Return the seconds for which a thread computed or waited for a core.
 
-    Where the platform cannot tell, return wall time; then no rank counts as stuck.
+    On a platform that does not measure this, return wall time; then no rank counts as stuck.
     """
     if sys.platform == "linux" and rank.thread is not None and rank.thread.native_id is not None:
         with suppress(OSError):  # the thread has just ended

@@ -20,7 +20,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -76,19 +75,14 @@ def shares_core_of_starter(thread: threading.Thread) -> None:
 
 
 def _current_core() -> int | None:
-    """Return the core that the calling thread runs on; None where the platform does not tell."""
+    """Return the core that the calling thread runs on; None where the platform has no function for that."""
     if not hasattr(os, "SCHED_BATCH"):
         return None
     try:
-        core: int = _libc().sched_getcpu()
+        core: int = ctypes.pythonapi.sched_getcpu()  # of the C library
     except (AttributeError, OSError):
         return None
     return core if core in os.sched_getaffinity(0) else None
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
 
 
 def _give_cores_back() -> None:

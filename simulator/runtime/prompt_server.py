@@ -65,11 +65,6 @@ def show(text: str, streams: Streams) -> None:
         streams.output.flush()
 
 
-class _Request(NamedTuple):
-    text: str
-    streams: Streams
-
-
 class PromptServer:
     """Reads lines for the debuggers of one execution whose ranks are threads."""
 
@@ -80,8 +75,9 @@ class PromptServer:
         self.is_open = False
         """True while a debugger is open: communication is refused then."""
         self._call_reader = call_reader
-        self._read = read
-        self._request: _Request | None = None
+        self.reader = read
+        """The function that reads a line."""
+        self._request: tuple[str, Streams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()
         self._answered.acquire()
@@ -98,16 +94,12 @@ class PromptServer:
             self.is_open = was_open
             self.clock.go_on()
 
-    def read_by(self, read: ReadLine) -> None:
-        """Replace the function that reads lines."""
-        self._read = read
-
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
     def read(self, text: str, streams: Streams) -> str:
         """Show a text and wait for a line. Raises EOFError at the end of the input, RankUnwound once the run ends."""
         self.check()
-        self._request = _Request(text, streams)
+        self._request = text, streams
         self._call_reader()
         self._answered.acquire()
         self.check()
@@ -127,7 +119,7 @@ class PromptServer:
         if self._request is None:
             return
         try:
-            self._line = self._read(*self._request)
+            self._line = self.reader(*self._request)
         except Exception as error:
             self._line = error
         self._request = None

@@ -1,18 +1,20 @@
-"""A rank and its threads, as the host runs them. The kernel holds their states."""
+"""A rank and its threads, as the host runs them, and how a thread ends. The kernel holds their states."""
 
 from __future__ import annotations
 
+import _thread
+import ctypes
 import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.runtime.thread_exit import ThreadExit
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -23,20 +25,59 @@ class RankReturned(BaseException):  # not an error either
     """Ends a rank's program as if it had returned (an `EarlyReturn` fault)."""
 
 
+class ThreadExit:
+    """Decides what ends a thread: the thread itself, or the watcher (limits.py) that interrupts it.
+
+    The first caller of `claim` owns the end; until then the thread can be interrupted.
+    """
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+        self._owner = 0
+        self._lock = _thread.allocate_lock()
+
+    def interrupt(self, ident: int) -> None:
+        """Raise the error in the thread at its next bytecode. A thread blocked in C code does not notice before."""
+        with self._lock:
+            if ident and not self._owner:
+                _raise_in(ident, self._error)
+
+    def claim(self) -> bool:
+        """Return True if the caller owns the end: it alone gives the baton away, and is not interrupted any more.
+
+        An interrupt that is already pending is raised in here; the thread then calls this again.
+        """
+        with self._lock:
+            self._owner = self._owner or get_ident()
+        for _ in range(2):  # a pending exception is raised where a loop jumps back
+            pass
+        return self._owner == get_ident()
+
+
+class _Taken(BaseException):
+    """The exception with which a thread interrupts itself."""
+
+
+def stop_signalling() -> None:
+    """Clear the interpreter's flag of a pending interrupt whose thread does not run.
+
+    As long as an asynchronous exception is pending in any thread, Python 3.11 checks for it at each bytecode, and a
+    trace function (of coverage, a debugger) never returns. Raising one in this thread clears the flag.
+    """
+    try:
+        _raise_in(get_ident(), _Taken)
+        for _ in range(1_000_000):  # it is raised in one of the next iterations
+            pass
+    except _Taken:
+        pass
+
+
+def _raise_in(ident: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+
+
 class Rank:
     """A rank: the state that its threads share. Only the thread that has the baton accesses it."""
-
-    __slots__ = (
-        "calls_issued",
-        "has_started_threads",
-        "is_ending",
-        "main",
-        "pending",
-        "rank",
-        "threads",
-        "value",
-        "with_future",
-    )
 
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
@@ -65,29 +106,6 @@ class Rank:
 
 class RankThread:
     """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
-
-    __slots__ = (
-        "asker",
-        "baton",
-        "exit",
-        "fault",
-        "handled_at_end",
-        "has_seen_end",
-        "ident",
-        "is_daemon",
-        "is_reducing_at_once",
-        "lock_step",
-        "locks_in_a_row",
-        "locks_made",
-        "name",
-        "number",
-        "of",
-        "rank",
-        "started_at",
-        "task",
-        "thread",
-        "visit",
-    )
 
     def __init__(
         self, task: Task | None, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE

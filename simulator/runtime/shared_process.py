@@ -4,26 +4,32 @@ While an execution runs, these are replaced by functions that also record their 
 `signal.signal`, the start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and
 WORLD_SIZE from `os.environ` during the import of the program's own modules: a module is imported once, for all ranks.
 Libraries that keep a rank's state in their modules are known by name.
+
+The caller's thread pool executors are replaced inside ranks by copies, one for each rank, as forked processes would
+have them. If ranks shared one, the first rank to end would shut it down for all, and its workers, which are not
+simulated, would run the ranks' work at any time.
 """
 
 from __future__ import annotations
 
+import copy
 import dis
 import inspect
 import multiprocessing.process
 import os
+import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from types import CodeType, FunctionType
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
+from ddpsim.simulator.diagnosis.hazards import Shared, shared_process
 from ddpsim.simulator.runtime.call_sites import site_here, site_of
-from ddpsim.simulator.runtime.executors import Executors
 from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project
 from ddpsim.simulator.verdict import Finding
@@ -32,6 +38,8 @@ _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _LIBRARIES = frozenset({"accelerate", "ignite", "lightning", "pytorch_lightning", "transformers"})
 _LOOKS_UP: CodeType = type(os.environ).__getitem__.__code__
 _PROCESS: Any = multiprocessing.process.BaseProcess
+_PLAIN_QUEUE = queue.SimpleQueue
+"""The work queue of an executor made outside of ranks. An executor made by a rank has a simulated queue."""
 
 
 class SharedProcess:
@@ -43,15 +51,16 @@ class SharedProcess:
         self._loaded_before = sys.modules.keys() & _LIBRARIES
         self._program = inspect.unwrap(program)
         self._used = _libraries_used_by(self._program)
-        self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
+        self._noted: dict[tuple[Shared, Site, str], set[int]] = {}
         self._replaced = Replaced()
-        self._executors = Executors()
+        self._executors: dict[tuple[int, int], tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = {}
+        """(rank, id of the caller's executor) -> (that executor, kept alive so that the id stays unique; the copy)."""
 
     def install(self) -> None:
         """Replace the functions that the module's docstring lists."""
         for owner, name, replacement in (
-            (os, "chdir", self._noting(Shared.FOLDER)),
-            (signal, "signal", self._noting(Shared.SIGNALS)),
+            (os, "chdir", partial(self._noting, Shared.FOLDER)),
+            (signal, "signal", partial(self._noting, Shared.SIGNALS)),
             (_PROCESS, "start", self._starting),
             (os.environ, "encodekey", self._reading),
             (ThreadPoolExecutor, "submit", self._on_own_executor),
@@ -62,18 +71,14 @@ class SharedProcess:
     def uninstall(self) -> None:
         """Restore the original functions. May be called twice."""
         self._replaced.put_back()
-        self._executors.forget()
+        self._executors.clear()
 
     def findings(self) -> list[Finding]:
         """Return the findings; the same action at the same line is one finding for all ranks."""
-        libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(self._libraries())]
-        return [
-            *(
-                shared_process(what, tuple(sorted(set(ranks))), site, of)
-                for (what, site, of), ranks in self._noted.items()
-            ),
-            *libraries,
+        noted = [
+            shared_process(what, tuple(sorted(ranks)), site, of) for (what, site, of), ranks in self._noted.items()
         ]
+        return noted + [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(self._libraries())]
 
     def _libraries(self) -> Set[str]:
         """Return the `_LIBRARIES` that the program uses or imports; an earlier run may have imported them already."""
@@ -85,27 +90,32 @@ class SharedProcess:
     def _note(self, what: Shared, site: Site, of: str = "") -> None:
         rank = self._running_rank()
         if rank is not None:
-            self._noted.setdefault((what, site, of), []).append(rank)
+            self._noted.setdefault((what, site, of), set()).add(rank)
 
     def _on_own_executor(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def method(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
             rank = self._running_rank()
-            own = executor if rank is None else self._executors.of_rank(executor, rank)
+            own = executor if rank is None else self._executor_of(rank, executor)
             return original(own, *arguments, **options)
 
         return method
 
-    def _noting(self, what: Shared) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-            @wraps(original)
-            def noted(*arguments: Any, **options: Any) -> Any:
-                self._note(what, site_here())
-                return original(*arguments, **options)
+    def _executor_of(self, rank: int, executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
+        """Return the executor that a rank uses instead of the caller's."""
+        if not isinstance(vars(executor)["_work_queue"], _PLAIN_QUEUE):
+            return executor
+        if (rank, id(executor)) not in self._executors:
+            self._executors[rank, id(executor)] = executor, _as_new(executor)
+        return self._executors[rank, id(executor)][1]
 
-            return noted
+    def _noting(self, what: Shared, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self._note(what, site_here())
+            return original(*arguments, **options)
 
-        return replacement
+        return noted
 
     def _starting(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         @wraps(original)
@@ -132,6 +142,18 @@ class SharedProcess:
             return original(key)
 
         return encodekey
+
+
+def _as_new(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
+    """Return a copy without workers and work. If the original was shut down, the copy is, too."""
+    own = copy.copy(executor)
+    vars(own).update(
+        _threads=set(),
+        _work_queue=queue.SimpleQueue(),
+        _idle_semaphore=threading.Semaphore(0),
+        _shutdown_lock=threading.Lock(),
+    )
+    return own
 
 
 def _libraries_used_by(program: Any) -> frozenset[str]:

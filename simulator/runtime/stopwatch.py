@@ -1,7 +1,8 @@
-"""The clock for the limits of wall time. It is paused while a debugger is open."""
+"""Clocks for the limits of wall time: one that can be paused, and one that counts only the use of a core."""
 
 from __future__ import annotations
 
+import time
 from time import monotonic  # bound here: inside a rank, `time.monotonic` is virtual
 
 
@@ -29,3 +30,21 @@ class Stopwatch:
         if self._depth == 0 and self._stopped_at is not None:
             self._began += monotonic() - self._stopped_at
             self._stopped_at = None
+
+
+def core_seconds(clock: int, schedstat: str) -> float:
+    """Return the CPU seconds of a thread or process plus the seconds for which it waited for a free core.
+
+    `clock` is the number of its CPU clock, `schedstat` its file in /proc: the nanoseconds on a core, the nanoseconds
+    spent waiting for one, and the number of time slices (Linux, Documentation/scheduler/sched-stats.rst). Without the
+    file the waiting time counts as 0. Raises OSError if the system does not know the clock.
+    """
+    return time.clock_gettime(clock) + _without_a_core(schedstat)
+
+
+def _without_a_core(schedstat: str) -> float:
+    try:
+        with open(schedstat, encoding="ascii") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):  # a system that does not count them
+        return 0.0

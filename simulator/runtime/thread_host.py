@@ -56,7 +56,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.host import CallWatch, Pending
+from ddpsim.simulator.runtime.host import CallWatch, Pending, ignore_completion
 from ddpsim.simulator.runtime.kernel_port import KernelPort
 from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
@@ -66,7 +66,7 @@ from ddpsim.simulator.waits import CallWait
 _MOST_UNWINDS = 1_000
 """A program may catch RankUnwound and clean up. One that catches it more often than this is abandoned."""
 
-_RUNNING = Phase.RUNNING  # as in turns.py
+_RUNNING = Phase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
 """Makes a request in half the time of its class; used for the three requests that each call makes."""
 _DELIVERED = Delivered()
@@ -244,7 +244,8 @@ class ThreadHost:
         except BaseException:
             self.kernel.drop()
             raise
-        pending.release()
+        pending.payload = None  # these two refer to tensors and to the work handle
+        pending.receive_completion = ignore_completion
 
     def _carry_out(self, me: RankThread, answer: Move | TellStack | LookOutside) -> Reply:
         try:
@@ -261,8 +262,12 @@ class ThreadHost:
             self.hazards.slot_filled(pendings)
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
-        with self.threads.untracked:  # a transport may have threads of its own
+        steps = self.threads.steps
+        steps.is_untracked = True  # a transport may have threads and locks of its own
+        try:
             error = self._move_data(move.signature, pendings, move.members)
+        finally:
+            steps.is_untracked = False
         for pending in pendings:
             pending.is_complete = True
             pending.error = error and copy(error)  # a copy for each call: raising it adds frames

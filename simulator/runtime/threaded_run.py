@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ddpsim.simulator.diagnosis.leaving_ranks import led_by
+from ddpsim.simulator.diagnosis.rank_errors import led_by
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.runtime import limits, outcome
+from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.host import CallWatch
+from ddpsim.simulator.runtime.limits import ExecutionWatcher
 from ddpsim.simulator.runtime.rank_body import RankBody
-from ddpsim.simulator.runtime.starter import Starter
 from ddpsim.simulator.runtime.thread_host import MoveData, ThreadHost
 from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
 
-
-class Isolation(Protocol):
-    """Swaps the process state, such as `os.environ`, when the baton is passed. None is the process outside the run."""
-
-    def install(self) -> None:
-        """Take over the process."""
-
-    def switch(self, outgoing: int | None, incoming: int | None) -> None:
-        """Save the state of the outgoing rank and put that of the incoming one in place."""
-
-    def uninstall(self) -> None:
-        """Leave the process as it was before `install`."""
+if TYPE_CHECKING:
+    from ddpsim.simulator.runtime.isolation import Isolation
 
 
 class ThreadedRun:
@@ -65,7 +55,7 @@ class ThreadedRun:
             hazards=hazards,
             enter_thread=enter_thread,
         )
-        self._starter = Starter(self.host, kernel, share_core=share_core)
+        self._watcher = ExecutionWatcher(self.host, kernel, share_core=share_core)
         self._kernel = kernel
         self._isolation = isolation
         self._name_parameters = name_parameters
@@ -75,7 +65,7 @@ class ThreadedRun:
         host = self.host
         self._isolation.install()
         try:
-            limits.run(self._starter, self._kernel.run.budget)
+            self._watcher.run()
         finally:
             self._isolation.uninstall()
             host.hazards.run_ended()
@@ -107,8 +97,6 @@ class ThreadedRun:
     def _raise_failure(self) -> None:
         life = self._kernel.run.life
         if isinstance(life.failure, RecursionError) and life.failed_under is not None:
-            self.errors.setdefault(
-                life.failed_under, life.failure
-            )  # the rank's own recursion left the machinery no room
+            self.errors.setdefault(life.failed_under, life.failure)  # the rank's own recursion left ddpsim no room
         elif life.failure is not None:
             raise life.failure

@@ -1,26 +1,60 @@
 """The shrinker: runs passes that make a value simpler, as long as the result still fails.
 
-It knows nothing of programs or schedules. A pass turns a value into simpler ones, the boldest first; the first of them
-that still fails is the next value, and the pass starts anew from there. At the end no single step of any pass leads on:
-the value is 1-minimal, which is not the least there is, for that might be two steps away at once.
+A pass turns a value into simpler ones, the largest change first. The first of them that still fails is the next value,
+and the pass starts again from there. At the end no single step of any pass gives a simpler failing value: the value is
+1-minimal. A simpler one may exist that takes two steps at once.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.explorer import report_progress
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Code, Verdict
+
+
+class Size(NamedTuple):
+    """The size of a failing program and its schedule. Sizes compare field by field, and the smaller one is simpler.
+
+    A program with fewer ranks is simpler, however many calls it has. The default schedule is simpler than any other one
+    (shortlex order, as in Hypothesis).
+    """
+
+    ranks: int
+    steps: int
+    """The steps of all ranks of a program, or the iterations of all ranks of a training."""
+    calls: int = 0
+    """The calls of all ranks of a program; for a training, its networks, faults and named exceptions."""
+    groups: int = 0
+    """The number of process groups except the default one."""
+    shapes: int = 0
+    """How far numbers are from their plain values: shapes, splits, roots, tags, rows and options of networks."""
+    options: int = 0
+    """How far words are from the plainest ones (dtypes, reductions, ...), plus the waits that do not follow their call.
+    """
+    switches: int = 0
+    """The number of choices of the schedule that are not the default."""
+    choices: int = 0
+    """The number of choices up to and with the last switch."""
+    total: int = 0
+    """The sum of all choices."""
+
+    def under(self, choices: Sequence[int]) -> Size:
+        """Return the size of the same program under a schedule."""
+        return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))
+
 
 Value = TypeVar("Value")
 
 ShrinkPass = Callable[[Value], Iterable[Value]]
-"""Simpler values than this one, the boldest first."""
+"""Returns values that are simpler than the given one, the largest change first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +62,25 @@ class Attempt(Generic[Value]):
     """The result of trying a value."""
 
     failed: Value | None
-    """The value as it failed, which may be simpler than what was tried, or under another schedule; None if it did not.
-    """
+    """The failing value, which may be simpler than the tried one or have another schedule; None if it did not fail."""
     executions: int = 1
 
 
 class End(Enum):
-    """Why a shrinking ended."""
+    """The reason why a shrinking ended."""
 
     MINIMAL = "minimal"
-    """No single step makes it simpler."""
+    """No single step makes the value simpler."""
     BUDGET = "budget"
     INTERRUPT = "interrupt"
-    """Ctrl-C."""
+    """The user pressed Ctrl-C."""
     FLAKY = "flaky"
-    """Run once more, it did not fail in the same way: what it does, something besides its schedule decides. Found by
-    those who run it again, not here."""
+    """The simplest value did not fail in the same way when the caller ran it again: something besides its schedule
+    decides."""
 
 
 class ShrinkProgress(NamedTuple):
-    """How far a shrinking has come."""
+    """The progress of a shrinking."""
 
     executions: int
     size: Size
@@ -66,15 +99,15 @@ class Shrunk(Generic[Value]):
     """The simplest failing value found."""
     size: Size
     tries: int
-    """Values that were tried."""
+    """The number of tried values."""
     executions: int
-    """Runs that they took."""
+    """The number of runs."""
     end: End
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
-        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        """Return whether no single step makes the value simpler; otherwise a simpler one may exist."""
         return self.end is End.MINIMAL
 
 
@@ -90,42 +123,39 @@ def shrink(
 ) -> Shrunk[Value]:
     """Make `value`, which fails, simpler as long as it fails.
 
-    What a pass gives is tried only if its size is smaller, and once: values are alike if their keys are. The budget
-    is for all executions together. Ctrl-C ends it, too, and the simplest so far is returned.
+    A value from a pass is tried if its size is smaller and no value with the same key was tried before. The budget is
+    for all executions together. After Ctrl-C the simplest value so far is returned.
     """
-    return _Shrinking(value, passes, attempt, size, budget, key, on_progress).to_its_end()
+    return _Shrinking(value, passes, attempt, size, budget, key, on_progress).run()
 
 
 class _SpentError(Exception):
     """The budget is used up."""
 
 
+@dataclass
 class _Shrinking(Generic[Value]):
     """One shrinking, and the simplest value so far."""
 
-    def __init__(
-        self,
-        value: Value,
-        passes: Sequence[ShrinkPass[Value]],
-        attempt: Callable[[Value], Attempt[Value]],
-        size: Callable[[Value], Size],
-        budget: Budget,
-        key: Callable[[Value], Hashable],
-        on_progress: OnShrinkProgress | None,
-    ) -> None:
-        self._simplest, self._size = value, size(value)
-        self._passes, self._attempt, self._size_of, self._key = passes, attempt, size, key
-        self._budget = budget
-        self._on_progress = on_progress
-        self._tried = {key(value)}
-        self._tries = 0
-        self._executions = 0
-        self._started = time.monotonic()
+    _simplest: Value
+    _passes: Sequence[ShrinkPass[Value]]
+    _attempt: Callable[[Value], Attempt[Value]]
+    _size_of: Callable[[Value], Size]
+    _budget: Budget
+    _key: Callable[[Value], Hashable]
+    _on_progress: OnShrinkProgress | None
+    _tries: int = 0
+    _executions: int = 0
+    _started: float = field(default_factory=time.monotonic)
 
-    def to_its_end(self) -> Shrunk[Value]:
+    def __post_init__(self) -> None:
+        self._size = self._size_of(self._simplest)
+        self._tried = {self._key(self._simplest)}
+
+    def run(self) -> Shrunk[Value]:
         """Run all passes repeatedly, until none makes the value simpler."""
         try:
-            while self._has_gone_round():
+            while self._run_passes():
                 pass
             end = End.MINIMAL
         except _SpentError:
@@ -134,8 +164,8 @@ class _Shrinking(Generic[Value]):
             end = End.INTERRUPT
         return Shrunk(self._simplest, self._size, self._tries, self._executions, end, self._seconds)
 
-    def _has_gone_round(self) -> bool:
-        """Run each pass to its end; True if the value became simpler."""
+    def _run_passes(self) -> bool:
+        """Run each pass to its end; return whether the value became simpler."""
         before = self._size
         for shrink_pass in self._passes:
             while any(self._fails(simpler) for simpler in shrink_pass(self._simplest)):
@@ -143,7 +173,7 @@ class _Shrinking(Generic[Value]):
         return self._size < before
 
     def _fails(self, value: Value) -> bool:
-        """Try a value that was not tried before; if it fails and is simpler, it is the simplest now."""
+        """Try a value unless it was tried before; if it fails and is simpler, it becomes the simplest one."""
         if self._size_of(value) >= self._size or (key := self._key(value)) in self._tried:
             return False
         if self._executions >= self._budget.executions or self._seconds >= self._budget.seconds:
@@ -157,18 +187,40 @@ class _Shrinking(Generic[Value]):
         if failed is not None and is_simpler:
             self._simplest, self._size = failed, self._size_of(failed)
             self._tried.add(self._key(failed))
-        self._tell()
+        progress = ShrinkProgress(self._executions, self._size, self._seconds)
+        self._on_progress = report_progress(self._on_progress, progress)
         return is_simpler
-
-    def _tell(self) -> None:
-        if self._on_progress is None:
-            return
-        try:
-            self._on_progress(ShrinkProgress(self._executions, self._size, self._seconds))
-        except Exception as error:  # what is found is worth more than who watches it
-            self._on_progress = None
-            warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=2)
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+class Failure(NamedTuple):
+    """The features that two runs share if they fail in the same way."""
+
+    code: Code
+    """The code of the first finding."""
+    error: type[BaseException] | None
+    """The type of the exception, if the first finding is that a rank raised one."""
+
+    def is_that_of(self, result: Result) -> bool:
+        """Return whether a run failed in this way."""
+        return result.verdict is Verdict.FAIL and _failure(result) == self
+
+
+def failure_of(result: Result, name: str) -> Failure:
+    """Return how a run failed. Raises UsageError if it did not; `name` is the user's name for the program."""
+    if result.verdict is not Verdict.FAIL:
+        not_struck = f" ({result.not_struck})" if result.not_struck else ""
+        raise UsageError(
+            f"the verdict of {name} under this schedule is {result.verdict.value}{not_struck}, expected a failure to "
+            "shrink: give a schedule under which it fails"
+        )
+    return _failure(result)
+
+
+def _failure(result: Result) -> Failure:
+    code = result.findings[0].code
+    error = next(iter(result.errors.values()), None) if code is Code.RANK_ERROR else None
+    return Failure(code, None if error is None else type(error))

@@ -1,43 +1,81 @@
-"""All passes that make a program simpler, in the order in which they run.
+"""All passes that make a program simpler, in the order in which they run, and the size of a program.
 
-Most are those of any structure. What is left here is what a structure does not show: ranks are numbers that steps name,
-calls of one name belong together on all ranks, and a wait belongs to its call.
+Most passes work on any structure (structure.py). The passes here know more about programs: steps name ranks by number,
+calls with the same name on several ranks belong together, and a wait belongs to its call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import ceil
 
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step
-from ddpsim.simulator.programs.validation import validate
-from ddpsim.simulator.shrinking.blocks import without_a_block
-from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, repaired
-from ddpsim.simulator.shrinking.program_size import STRUCTURE
+from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, REDUCTIONS, Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.validation import members_of, validate
+from ddpsim.simulator.shrinking.greedy import Size
+from ddpsim.simulator.shrinking.structure import Structure, fewer_of, without_a_block
+
+STRUCTURE = Structure(
+    {
+        Program: {"groups": (), "ranks": ()},
+        Group: {"ranks": ()},
+        Issue: {
+            **{"group": (DEFAULT,), "dtype": DTYPES, "reduction": REDUCTIONS},
+            **{"shapes": 1, "splits": 1, "root": 0, "tag": 0},
+        },
+    }
+)
+"""The fields that may change. Names, operations and peers stay, because a reader recognises the program by them."""
+
+
+def size_of(program: Program) -> Size:
+    """Return the size of a program without its schedule."""
+    calls = [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
+    rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes count them, too
+    return Size(
+        program.world_size,
+        sum(map(len, program.ranks)),
+        len(calls),
+        len(program.groups),
+        STRUCTURE.numbers(program) - rows_of_splits + sum(len(group.ranks) for group in program.groups),
+        STRUCTURE.words(program) + sum(map(_late_waits, program.ranks)),
+    )
+
+
+def _late_waits(steps: tuple[Step, ...]) -> int:
+    """Return how many waits do not directly follow their call."""
+    before = (None, *steps)
+    return sum(
+        isinstance(step, Wait) and not (isinstance(previous, Issue) and previous.name == step.name)
+        for previous, step in zip(before, steps, strict=False)
+    )
+
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14
-"""Of so few, every two are left out together: none of them need be superfluous alone."""
+"""With at most this many, every pair is left out together: it may be that neither can be left out alone."""
 
 
 def fewer_rounds(program: Program) -> Iterator[Program]:
-    """Without a block of calls, on all ranks; those of one name belong together."""
+    """Remove a block of calls on all ranks; calls with the same name belong together."""
     names = _names_of(program)
     for kept in without_a_block(names):
         yield _without_names(program, {*names}.difference(kept))
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
-    """Of few names, without any two."""
+    """Remove any two names of calls, if there are few."""
     names = _names_of(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
         yield _without_names(program, pair)
 
 
 def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
-    """Of few steps, without any two."""
+    """Remove any two steps, if there are few."""
     places = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
     for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
         yield _kept(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
@@ -53,7 +91,7 @@ def other_groups(program: Program) -> Iterator[Program]:
 
 
 def _names_of(program: Program) -> tuple[str, ...]:
-    """The names of its calls, in the order in which they are met from rank to rank."""
+    """Return the names of the calls, rank by rank in program order."""
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 
@@ -74,7 +112,7 @@ def _moved(step: Step, group: Group, name: str) -> Step:
 
 
 def _valid(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
-    """What a pass gives, repaired, and without what ranks could not run."""
+    """Return the pass with its programs repaired, and without those that ranks could not run."""
 
     def valid(program: Program) -> Iterator[Program]:
         for simpler in map(repaired, shrink_pass(program)):
@@ -92,6 +130,93 @@ def _is_valid(program: Program) -> bool:
     return True
 
 
+def fewer_ranks(program: Program) -> Iterator[Program]:
+    """Remove a block of ranks; of few ranks, keep only two or three.
+
+    A step that names a removed rank is left out, or names another rank instead.
+    """
+    for kept in fewer_of(range(program.world_size)):
+        if kept:
+            yield with_ranks(program, kept, stand_in=None)
+            calls = [step for rank in kept for step in program.ranks[rank] if isinstance(step, Issue)]
+            are_all_there = {rank for call in calls for rank in (call.peer, call.root)} <= {None, ANY_SOURCE, *kept}
+            yield from (with_ranks(program, kept, stand_in=each) for each in (() if are_all_there else kept))
+
+
+def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
+    """Reduce a program to some of its ranks, in ascending order.
+
+    A removed peer or root is replaced by `stand_in`. If that is None, a message to the peer is left out, and the first
+    member becomes the root.
+    """
+    members = members_of(program)
+    number: dict[int | None, int] = {rank: index for index, rank in enumerate(sorted(kept))}
+
+    def among(rank: int, step: Step) -> Step:
+        if not isinstance(step, Issue):
+            return step
+        indices = [index for index, member in enumerate(members[step.group]) if member in number]
+        peer, root = step.peer, step.root
+        if peer not in (None, ANY_SOURCE):
+            peer = number.get(peer, number.get(stand_in, number[rank]))  # its own number: the message is left out
+        if root is not None:
+            root = number.get(root, number.get(stand_in, -1))
+        return _with_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
+
+    groups = [Group(each.name, tuple(number[rank] for rank in each.ranks if rank in number)) for each in program.groups]
+    ranks = tuple(tuple(among(rank, step) for step in program.ranks[rank]) for rank in sorted(kept))
+    return repaired(Program(len(number), tuple(group for group in groups if group.ranks), ranks))
+
+
+def _with_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
+    """Return the call with its splits, shapes or rows reduced to the members with these indices."""
+    if call.splits is not None:
+        sent, received = (tuple(side[index] for index in indices) for side in call.splits)
+        return replace(call, splits=(sent, received))
+    if IN_PROGRAMS[call.operation].shapes is Shapes.PER_MEMBER:
+        return replace(call, shapes=tuple(call.shapes[index] for index in indices))
+    if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
+        ((rows_of_all, *rest),) = call.shapes
+        return replace(call, shapes=((rows_of_all // size * len(indices), *rest),))
+    return call
+
+
+def repaired(program: Program) -> Program:
+    """Remove unused groups, calls that a rank cannot make and the waits for them, and make shapes fit."""
+    members = members_of(program)
+    steps_of = [_repaired_steps(rank, steps, members) for rank, steps in enumerate(program.ranks)]
+    used = {step.group for steps in steps_of for step in steps if isinstance(step, Issue)}
+    groups = tuple(group for group in program.groups if group.name in used)
+    return replace(program, groups=groups, ranks=tuple(steps_of))
+
+
+def _repaired_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple[int, ...]]) -> tuple[Step, ...]:
+    found: list[Step] = []
+    issued = set()
+    for step in steps:
+        if isinstance(step, Issue):
+            own = members.get(step.group, ())
+            others = {None, ANY_SOURCE, *own} - {rank}
+            if rank not in own or step.peer not in others:
+                continue
+            issued.add(step.name)
+            found.append(_fitted(step, own))
+        elif not isinstance(step, Wait) or step.name in issued:
+            found.append(step)
+    return tuple(found)
+
+
+def _fitted(call: Issue, members: tuple[int, ...]) -> Issue:
+    """Return the call with a root that is a member, and with as many rows as the splits or members need."""
+    shapes, size = call.shapes, len(members)
+    root = call.root if call.root in (None, *members) else members[0]
+    if call.splits is not None:
+        shapes = tuple((sum(side), *shape[1:]) for side, shape in zip(call.splits, shapes, strict=False))
+    elif IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
+        shapes = tuple((ceil(rows / size) * size, *rest) for rows, *rest in filter(None, shapes))
+    return call if (root, shapes) == (call.root, call.shapes) else replace(call, root=root, shapes=shapes)
+
+
 _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
     fewer_ranks,
     fewer_rounds,
@@ -105,4 +230,4 @@ _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
 )
 
 PASSES = tuple(map(_valid, _PASSES))
-"""Each gives valid programs only."""
+"""The passes, which yield valid programs only."""

@@ -1,36 +1,78 @@
-"""Simpler values of any structure: less in its tuples and mappings, smaller numbers, plainer words.
+"""Makes values of any structure simpler: shorter tuples and mappings, smaller numbers, plainer words.
 
-A frozen value is a tree of records (dataclasses, NamedTuples, msgspec's Structs), tuples, mappings and leaves. One step
+A frozen value is a tree of records (dataclasses, NamedTuples, msgspec Structs), tuples, mappings and leaves. One step
 leaves out a block of a tuple or mapping, moves a number towards the plain one, or puts a plainer word into a field. A
-table says what is plain in which field; nothing else here knows what a value means. So a step can give a value that
-makes no sense: the caller repairs it or refuses it, and tries it only if it is smaller.
+table says which values of a field are plain. A step can give a value that makes no sense: the caller repairs it or
+rejects it.
 
-Prior art: QuickCheck derives `shrink` from a type in this way, and Hypothesis changes equal choices together ("minimize
-duplicated choices", in its guide "Designing Shrink Passes"), as `alike` does. Hypothesis' own shrinker is not used
-here, because it needs the choices that a value was drawn from, and most of what fails here was never drawn: it comes
-from files, from records of real jobs and from the zoo.
+QuickCheck derives `shrink` from a type in the same way, and Hypothesis also changes equal choices together ("minimize
+duplicated choices", in its guide "Designing Shrink Passes"). Hypothesis' own shrinker cannot be used, because it needs
+the choices from which a value was drawn, and most values here come from files, records of real jobs and the zoo.
+
+Blocks are left out in the order of delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
+Input, IEEE Transactions on Software Engineering 28(2), 2002), so that a large irrelevant part goes in one try.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from ddpsim.simulator.shrinking.blocks import without_a_block
-
 Value = TypeVar("Value")
 
-_FEW = 30
-"""Of more elements none moves: of so many there are 435 ways."""
+_FEW_VALUES = 6
+"""At most this many values are also tried as pairs and triples."""
+
+
+def blocks(count: int) -> Iterator[range]:
+    """Yield ranges of indices below `count`: all, halves, quarters, ... single ones."""
+    parts = 1
+    while True:
+        parts = min(parts, count)
+        yield from (range(count * part // parts, count * (part + 1) // parts) for part in range(parts))
+        if parts == count:
+            return
+        parts *= 2
+
+
+def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """Yield the values without one block of them."""
+    for block in blocks(len(values)):
+        yield (*values[: block.start], *values[block.stop :])
+
+
+def fewer_of(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """Yield the values without a block of them; of few values, also every pair and every triple."""
+    yield from without_a_block(values)
+    for count in (2, 3) if len(values) <= _FEW_VALUES else ():
+        yield from combinations(values, count)
+
+
+def with_one_simpler(
+    values: Sequence[Value], simpler: Callable[[Value], Iterable[Value]]
+) -> Iterator[tuple[Value, ...]]:
+    """Yield the values with one of them replaced by a simpler one."""
+    for index, value in enumerate(values):
+        for other in simpler(value):
+            yield (*values[:index], other, *values[index + 1 :])
+
+
+def smaller_numbers(number: int, least: int = 1) -> list[int]:
+    """Return the least number, half of the number, and one less, if they are smaller than the number."""
+    return sorted({each for each in (least, number // 2, number - 1) if least <= each < number})
+
+
+_MOST_MOVED = 30
+"""The elements of a longer tuple are not moved: 30 elements can be moved in 435 ways."""
 
 Row: TypeAlias = "tuple[object, ...] | int"
-"""Of a field: its words, the plainest first, or the number that is plain for all numbers in it."""
+"""What is plain in a field: its words, the plainest first, or the plain value of all numbers in it."""
 Table: TypeAlias = "Mapping[type, Mapping[str, Row]]"
-"""The fields of records that may change. Other fields, and records of other types, stay."""
+"""By type of record, the fields that may change. Other fields and other types stay the same."""
 
 
 class Structure:
@@ -44,11 +86,11 @@ class Structure:
         return self._anywhere(value, (), _fewer)
 
     def plainer(self, value: Value) -> Iterator[Value]:
-        """Make one number or word plainer."""
+        """Replace one number or word by a plainer one."""
         return self._anywhere(value, (), _plainer)
 
     def alike(self, value: Value) -> Iterator[Value]:
-        """With one step in all equal parts of the value at once, so that what agrees still does."""
+        """Make one step in all equal parts of the value at once, so that they stay equal."""
         for part, row in dict.fromkeys(self._parts(value, ())):
             for other in (*_plainer(part, row), *_fewer(part, row)):
                 yield self._substituted(value, (), (part, row), other)
@@ -58,16 +100,12 @@ class Structure:
         return self._anywhere(value, (), _earlier)
 
     def words(self, value: object) -> int:
-        """How far its words are from the plainest."""
-        return self._sum(value, (), _word)
+        """Return how far the words of a value are from the plainest ones."""
+        return sum(_word(part, row) for part, row in self._parts(value, ()))
 
     def numbers(self, value: object) -> int:
-        """How far its numbers are from the plain ones, and how many there are."""
-        return self._sum(value, (), _number)
-
-    def _sum(self, part: Any, row: Row, weight: Callable[[Any, Row], int]) -> int:
-        children = self._children(part, row)
-        return weight(part, row) + sum(self._sum(child, its_row, weight) for _, child, its_row in children)
+        """Return how far the numbers of a value are from the plain ones, plus the lengths of tuples of numbers."""
+        return sum(_number(part, row) for part, row in self._parts(value, ()))
 
     def _anywhere(self, part: Any, row: Row, steps: Callable[[Any, Row], Iterator[Any]]) -> Iterator[Any]:
         yield from steps(part, row)
@@ -86,7 +124,7 @@ class Structure:
         return _with(part, {key: self._substituted(child, its, old, new) for key, child, its in children})
 
     def _children(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
-        """What a part is made of, each with its key and its row."""
+        """Yield the children of a part in the tree, each with its key and its row of the table."""
         if type(part) in self._table:
             yield from ((name, getattr(part, name), its_row) for name, its_row in self._table[type(part)].items())
         elif isinstance(part, Mapping) or type(part) is tuple:
@@ -99,7 +137,7 @@ def _fewer(part: Any, row: Row) -> Iterator[Any]:
     if isinstance(part, Mapping):
         yield from map(dict, without_a_block(tuple(part.items())))
     elif type(part) is tuple:
-        # One number stands for several: none at all is another kind of thing, such as a tensor without dimensions.
+        # A tuple of numbers is not emptied: () can mean something else, such as a tensor without dimensions.
         yield from (other for other in without_a_block(part) if other or not isinstance(row, int))
 
 
@@ -113,7 +151,7 @@ def _plainer(part: Any, row: Row) -> Iterator[Any]:
 
 
 def _earlier(part: Any, row: Row) -> Iterator[Any]:
-    if type(part) is tuple and len(part) <= _FEW:
+    if type(part) is tuple and len(part) <= _MOST_MOVED:
         for place, index in combinations(range(len(part)), 2):
             yield (*part[:place], part[index], *part[place:index], *part[index + 1 :])
 
@@ -129,18 +167,18 @@ def _number(part: Any, row: Row) -> int:
     if isinstance(row, tuple):
         return 0
     if type(part) is tuple:
-        return len(part) or 2  # none at all is no simpler than one
+        return len(part) or 2  # an empty tuple is not simpler than one number
     return abs(part - row) if type(part) is int else 0
 
 
 def _nearer(number: int, plain: int) -> Iterator[int]:
-    """The plain number, the one half way to it, and the next one towards it."""
+    """Yield the plain number, the number half way to it, and the next one towards it."""
     if number != plain:
         yield from dict.fromkeys((plain, (number + plain) // 2, number - 1 if number > plain else number + 1))
 
 
 def _with(part: Any, changed: Mapping[Any, Any]) -> Any:
-    """A part of the tree with other children."""
+    """Return a part of the tree with some children replaced."""
     if not changed:
         return part
     if type(part) is tuple:

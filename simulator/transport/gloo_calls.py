@@ -1,8 +1,6 @@
-"""What each operation asks of a real process group, one rank at a time; what moves data in memory is in memory.py.
+"""Makes the call of one rank on a real gloo backend.
 
-Which method, and how it takes its tensors, says the table of operations. Operations go through torch's `ProcessGroup`,
-which hands them to gloo (torch/csrc/distributed/c10d/Ops.cpp): so sparse tensors take the same way as without a
-simulator.
+The table of operations (`simulator/operations.py`) names the method and how the method takes its tensors.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ _ONE_BY_ONE = {
     "allgather_into_tensor_coalesced": "_allgather_base",
     "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
 }
-"""Methods of a group that a backend has not in Python, and those for one of their tensors."""
+"""Methods of a process group that a gloo backend lacks in Python, and the backend's method for a single tensor."""
 
 _UNTYPED: Any = _c10d
-"""torch's stubs lack some of the options' fields."""
+"""The module without types: torch's stubs lack some fields of its option classes."""
 
 
 def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
     """Make a rank's call on its real backend, and return the work. `root` is a group rank.
 
-    Not on a group: its calls go through torch's operators, where those of the simulation may be under way.
+    The call does not go through a process group: torch's operators there may be running a call of the simulation.
     """
     if payload.gathered is not None:
         return _gather_into_one(backend, payload.inputs[0], payload.gathered)
     row = OPERATIONS[operation]
     if row.on_gloo is None:
-        raise InternalError(f"{operation} asks nothing of gloo: correct its row in simulator/operations.py")
+        raise InternalError(f"{operation} has no gloo method: correct its row in simulator/operations.py")
     tensors = ARGUMENTS[row.on_gloo.passing](payload)
     options = [_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
     single = _ONE_BY_ONE.get(row.on_gloo.method)
@@ -48,37 +46,33 @@ def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, r
 
 
 class _Works:
-    """Several calls as one."""
+    """Several works of gloo that are waited for as one."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works = works
 
     def wait(self) -> None:
-        """Wait for all; raise what the first that failed raised."""
+        """Wait for all works; raise the first error."""
         for work in self._works:
             work.wait()
-
-
-def reduce_op(reduction: str | None, payload: Payload) -> Any:
-    """torch's value for a reduction."""
-    if reduction == "PREMUL_SUM":
-        return _UNTYPED._make_nccl_premul_sum(payload.factor)
-    return getattr(ReduceOp, str(reduction))
 
 
 def _options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
     options = getattr(_UNTYPED, kind)()
     if row.reduces:
-        options.reduceOp = reduce_op(reduction, payload)
+        is_scaled = reduction == "PREMUL_SUM"
+        options.reduceOp = (
+            _UNTYPED._make_nccl_premul_sum(payload.factor) if is_scaled else getattr(ReduceOp, str(reduction))
+        )
     if row.has_root:
         options.rootRank = root
-    if hasattr(options, "device"):  # a barrier's: without tensors, nothing else says where it is made
+    if hasattr(options, "device"):  # of a barrier, which has no tensors that name a device
         options.device = torch.device("cpu")
     return options
 
 
 def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
-    """Where an all_gather has no output tensors of its own."""
+    """Make an all_gather that returns one tensor, which is appended to `gathered`."""
     together = tensor.new_empty(backend.size() * tensor.shape[0], *tensor.shape[1:])
     gathered.append(together)
     return backend._allgather_base(together, tensor)
@@ -110,4 +104,4 @@ ARGUMENTS: dict[Passing, Callable[[Payload], tuple[Any, ...]]] = {
     Passing.LISTS_FROM_TENSORS: _lists_from_tensors,
     Passing.SPLIT_TENSORS: _split_tensors,
 }
-"""All but those of messages, which have two sides and stand in gloo.py."""
+"""The arguments of a backend's method for each way of passing tensors; gloo.py passes those of messages."""

@@ -1,16 +1,15 @@
-"""Transport `memory`: how the tensors of all ranks move, once, in group-rank order.
+"""Transport `memory`: moves the tensors of all ranks of a call within this process.
 
-One function for each `Movement` of the table of operations. Each gets the payloads of all ranks in group-rank order, so
-a sum adds rank 0 first and is the same to the last bit whatever the schedule. Everything is read before anything is
-written, so inputs may be outputs.
+There is one function for each `Movement` of the table of operations. It gets the payloads of all ranks in group-rank
+order, so a sum adds rank 0 first and has the same bits in every schedule. It reads everything before it writes
+anything, because inputs may be outputs.
 
-Tensors are written below autograd and without touching their version counters, as a real backend writes memory. What
-lies between the elements of a tensor that is not dense is left alone (gloo writes over it). Where ranks bring tensors
-of as many elements but another shape, elements pair up in row-major order.
+Tensors are written below autograd and without changing their version counters, as a real backend writes memory. Memory
+between the elements of a tensor that is not dense stays unchanged (gloo overwrites it). Tensors of equal size and
+different shape pair their elements in row-major order.
 
-On a GPU this runs on the current stream of the thread whose call came last. Ranks are threads that all use the default
-stream, so it comes after what they queued before; data that a rank made on another stream needs a synchronisation
-first.
+On a GPU the work runs on the current stream of the thread whose call came last. All ranks use the default stream, so
+the work comes after everything that they queued there; data from another stream needs a synchronisation first.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 
-Moving = Callable[[Sequence[Payload], str | None, int | None], None]
-"""Payloads in group-rank order, name of the reduction, group rank of the root."""
+Moving = Callable[[Sequence[Payload], str, int], None]
+"""Takes the payloads in group-rank order, the reduction ("" for none), and the root's group rank (-1 for none)."""
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.Tensor.add_,
@@ -44,25 +43,25 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Memory:
-    """The transport; it keeps nothing."""
+    """The transport `memory`, which has no state."""
 
     def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> None:
-        """Move the data of one call."""
+        """Move the data of a call; the arguments are those of `Gloo.move`."""
         root = None if signature.root is None else members.index(signature.root)
         move(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Release nothing: nothing is open."""
 
 
 def move(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    """Move the data of one operation."""
+    """Move the data of one operation; `root` is a group rank."""
     with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
-        MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction, root)
+        MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction or "", -1 if root is None else root)
 
 
 def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
-    """A new tensor: `tensors` reduced from the first to the last, each times its factor in a PREMUL_SUM."""
+    """Return a new tensor: `tensors` reduced in their order, each times its factor in a PREMUL_SUM."""
     if tensors[0].dtype.itemsize == 1 and tensors[0].is_floating_point():  # the CPU has no arithmetic of float8
         wide = reduced([tensor.to(torch.float32) for tensor in tensors], reduction, factors)
         return wide.to(tensors[0].dtype)
@@ -74,7 +73,7 @@ def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = 
         combine(total, tensor if tensor.shape == shape else tensor.reshape(shape))
     if reduction == "AVG":
         is_whole = not (total.is_floating_point() or total.is_complex())
-        total.div_(len(tensors), rounding_mode="trunc" if is_whole else None)  # whole numbers as NCCL divides them
+        total.div_(len(tensors), rounding_mode="trunc" if is_whole else None)  # NCCL truncates integers
     return total
 
 
@@ -94,96 +93,91 @@ def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(outputs), fitting)
 
 
-def _factors(payloads: Sequence[Payload]) -> list[Any]:
-    return [payload.factor for payload in payloads]
+def _totals(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
+    """Return the reduction over all ranks of each of their input tensors."""
+    factors = [payload.factor for payload in payloads]
+    columns = zip(*(payload.inputs for payload in payloads), strict=True)
+    return [
+        reduced([each.reshape(-1) for each in column] if flat else column, reduction, factors) for column in columns
+    ]
 
 
-def _all_reduce(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert reduction is not None
+def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     for column in zip(*(payload.inputs for payload in payloads), strict=True):
         if column[0].is_sparse:
             total = _sparse_sum(column)
             for tensor in column:
                 tensor.copy_(total)
         else:
-            total = reduced(column, reduction, _factors(payloads))
+            total = reduced(column, reduction, [payload.factor for payload in payloads])
             _write(column, [total] * len(column))
 
 
-def _reduce(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert reduction is not None
-    assert root is not None
-    columns = list(zip(*(payload.inputs for payload in payloads), strict=True))
-    totals = [reduced(column, reduction, _factors(payloads)) for column in columns]
-    _write(payloads[root].outputs, totals)
+def _reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    _write(payloads[root].outputs, _totals(payloads, reduction))
 
 
-def _broadcast(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert root is not None
+def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     source = payloads[root].inputs
     for rank, payload in enumerate(payloads):
         if rank != root:
             _write(payload.outputs, source)
 
 
-def _all_gather(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    if payloads[0].gathered is not None:
-        _share(payloads)
+def _all_gather(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    if payloads[0].gathered is None:
+        sources = [payload.inputs[0].clone() for payload in payloads]
+        for payload in payloads:
+            _write(payload.outputs, sources)
         return
-    sources = [payload.inputs[0].clone() for payload in payloads]
+    together = torch.cat([payload.inputs[0] for payload in payloads])  # one tensor for all ranks, without copies
     for payload in payloads:
-        _write(payload.outputs, sources)
+        assert payload.gathered is not None
+        payload.gathered.append(together)
 
 
-def _all_gather_into_tensor(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def _all_gather_into_tensor(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
     gathered = [torch.cat([tensor.reshape(-1) for tensor in column]) for column in columns]
     for payload in payloads:
         _write(payload.outputs, gathered)
 
 
-def _all_gather_coalesced(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def _all_gather_coalesced(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     sources = [tensor.clone() for payload in payloads for tensor in payload.inputs]
     for payload in payloads:
         _write(payload.outputs, sources)
 
 
-def _gather(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert root is not None
+def _gather(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     _write(payloads[root].outputs, [payload.inputs[0].clone() for payload in payloads])
 
 
-def _scatter(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert root is not None
+def _scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     parts = [tensor.clone() for tensor in payloads[root].inputs]
     for payload, part in zip(payloads, parts, strict=True):
         _write(payload.outputs, [part])
 
 
-def _reduce_scatter(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert reduction is not None
-    columns = zip(*(payload.inputs for payload in payloads), strict=True)
-    totals = [reduced(column, reduction, _factors(payloads)) for column in columns]
-    for payload, total in zip(payloads, totals, strict=True):
+def _reduce_scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    for payload, total in zip(payloads, _totals(payloads, reduction), strict=True):
         _write(payload.outputs, [total])
 
 
-def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert reduction is not None
-    columns = zip(*(payload.inputs for payload in payloads), strict=True)
-    totals = [reduced([tensor.reshape(-1) for tensor in column], reduction, _factors(payloads)) for column in columns]
+def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    totals = _totals(payloads, reduction, flat=True)
     parts = [total.view(len(payloads), -1) if total.numel() else [total] * len(payloads) for total in totals]
     for rank, payload in enumerate(payloads):
         _write(payload.outputs, [part[rank] for part in parts])
 
 
-def _all_to_all(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def _all_to_all(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     parts = [[tensor.clone() for tensor in payload.inputs] for payload in payloads]
     for receiver, payload in enumerate(payloads):
         _write(payload.outputs, [sent[receiver] for sent in parts])
 
 
-def _all_to_all_single(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def _all_to_all_single(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     parts = []
     for payload in payloads:
         assert payload.splits is not None
@@ -192,21 +186,13 @@ def _all_to_all_single(payloads: Sequence[Payload], reduction: str | None, root:
         _write(payload.outputs, [torch.cat([sent[receiver].reshape(-1) for sent in parts])])
 
 
-def _message(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def _message(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     send, receive = payloads
     _write(receive.outputs, send.inputs)
 
 
-def _share(payloads: Sequence[Payload]) -> None:
-    """Leave one tensor of all inputs with every rank, without a copy for each."""
-    together = torch.cat([payload.inputs[0] for payload in payloads])
-    for payload in payloads:
-        assert payload.gathered is not None
-        payload.gathered.append(together)
-
-
-def _nothing(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    """A call that only synchronises."""
+def _nothing(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    """Move nothing, for a call that only synchronises."""
 
 
 MOVEMENTS: dict[Movement, Moving] = {

@@ -1,6 +1,6 @@
-"""Modes of torch, by which a program watches or changes tensor operations: its own are meant, and not the transport's.
+"""Suspends torch's modes, with which a program observes or changes tensor operations, while the simulator moves data.
 
-A rank that waits may move the data of others, on its own thread, where its modes are on.
+A rank may move the data of other ranks on its own thread, where its program's modes are active.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pr
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
 
 _TAKEN_OFF: ContextVar[tuple[Any, ...] | None] = ContextVar("_TAKEN_OFF", default=None)
-"""The dispatch modes that a thread has off for a while, the outermost last; None if it has not."""
+"""The suspended dispatch modes of the thread, the outermost last; None if none are suspended."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def without_modes() -> AbstractContextManager[None]:
-    """Take the modes of the calling thread off for a while: the program's, and fake tensors."""
+    """Suspend the modes of the calling thread, fake tensors included."""
     return _without() if _len_torch_dispatch_stack() or _len_torch_function_stack() else _NOTHING
 
 
 def with_modes_back() -> AbstractContextManager[None]:
-    """In between, put them on again: what the program has left to be called there is its own."""
+    """Activate the suspended modes again, for a callback of the program."""
     return _NOTHING if (modes := _TAKEN_OFF.get()) is None else _with(modes)
 
 

@@ -1,4 +1,4 @@
-"""What one rank brings to a call, and takes from it."""
+"""The tensors that one rank passes to a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Payload(NamedTuple):
-    """The tensors one rank brings to a call."""
+    """The tensors that one rank passes to a call, and values that belong to them."""
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -17,8 +17,8 @@ class Payload(NamedTuple):
     """The factor of a PREMUL_SUM."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
-    """Where an operation without output tensors of its own leaves what it gathered, as one tensor."""
+    """Receives the gathered tensor of an operation that has no output tensors."""
 
     def copied(self) -> Payload:
-        """With inputs of its own, so that the caller may change its tensors."""
+        """Return a payload with copies of the inputs, so that the caller may change its tensors."""
         return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])

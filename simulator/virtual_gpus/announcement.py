@@ -1,4 +1,4 @@
-"""What is said once for all ranks of a run, by whichever is first."""
+"""Messages that all ranks of a run together print once."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ _GPUS, _COMPILE = range(2)
 
 
 class Announcement:
-    """Lines that ranks print on standard error, each once."""
+    """Prints lines on standard error; the first rank that has a line prints it."""
 
     def __init__(self, file: int | None = None) -> None:
-        """What has been said is noted in a file of memory that all ranks have; a new one unless it is given."""
+        """Share the record of printed lines through a file in memory, a new one if `file` is None."""
         self.file = os.memfd_create("said") if file is None else file
         os.ftruncate(self.file, mmap.PAGESIZE)
         self._said = mmap.mmap(self.file, mmap.PAGESIZE)
         self._wait: Callable[[], None] = lambda: None
 
     def wait_before(self, wait: Callable[[], None]) -> None:
-        """Call something before it is decided who is first."""
+        """Call `wait` before deciding whether this rank is the first."""
         self._wait = wait
 
     def close(self) -> None:
-        """Let go of the file here."""
+        """Close the file in this process."""
         self._said.close()
         os.close(self.file)
 
     def say_gpus(self, asked_for: str) -> None:
-        """There are virtual GPUs because the program asked for something."""
+        """Print that the program gets virtual GPUs, and why."""
         self._say(
             _GPUS,
             f"the program asks for {asked_for} and this machine has no GPU: it gets virtual ones, which compute on "
-            "the CPU (--gpus N says how many)",
+            "the CPU (--gpus N sets their number)",
         )
 
     def say_not_compiled(self) -> None:
-        """The program asked for a compiler."""
+        """Print that torch.compile does nothing."""
         self._say(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
 
     def _say(self, number: int, line: str) -> None:

@@ -1,4 +1,4 @@
-"""What a program does inside a backward: torch's engine takes modes off, and ours is put on again."""
+"""Keeps the mode of virtual GPUs active in Python code that runs inside a backward, where autograd suspends modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpsim.simulator.runtime.replaced import Replaced
 
 
 def keep_mode_in_backward(mode: Any) -> None:
-    """Let everything in Python that runs inside a backward run under the mode."""
+    """Run all Python code inside a backward under the mode: functions, hooks and callbacks."""
     function: Any = BackwardCFunction
     Replaced().put(function, "apply", _inside(mode, function.apply))
     _wrap_argument(mode, Tensor, "register_hook", 0)
@@ -26,30 +26,30 @@ def keep_mode_in_backward(mode: Any) -> None:
     _wrap_argument(mode, nn.Module, "register_full_backward_hook", 0)
     _wrap_argument(mode, nn.Module, "register_full_backward_pre_hook", 0)
     _wrap_argument(mode, DistributedDataParallel, "register_comm_hook", 1)
-    _wrap_argument(mode, saved_tensors_hooks, "__init__", 1)  # a checkpoint computes again in there
+    _wrap_argument(mode, saved_tensors_hooks, "__init__", 1)  # a checkpoint recomputes in these hooks
     engine = "_execution_engine"
     Replaced().replace(Variable, engine, lambda original: _Engine(mode, original))
     _compare_without_devices()
 
 
 class _Engine:
-    """The engine of autograd, with the mode on in what is queued for the end of a backward."""
+    """Autograd's engine; callbacks for the end of a backward run under the mode."""
 
     def __init__(self, mode: Any, engine: Any) -> None:
         self._mode = mode
         self._engine = engine
-        self.run_backward = engine.run_backward  # as it is: what stands below it on the stack tells whose call one is
+        self.run_backward = engine.run_backward  # unchanged, because ddpsim recognises its frame on the stack
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
-        """Call this when the backward that runs has ended."""
+        """Call a function under the mode when the current backward ends."""
         self._engine.queue_callback(_inside(self._mode, callback))
 
 
 def _compare_without_devices() -> None:
-    """A checkpoint looks at a tensor where the mode is on, and once where it is not."""
+    """Make checkpoints compare tensors without devices: they record one under the mode, and one outside it."""
     checks = checkpoint._allowed_determinism_checks_to_fns
     look = checks[checkpoint._DEFAULT_DETERMINISM_MODE]
 
@@ -72,7 +72,7 @@ def _inside(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_argument(mode: Any, owner: Any, name: str, position: int) -> None:
-    """Let a method take its argument of that position (after `self`), a function, for one that has the mode."""
+    """Make a method run the function in its argument at `position` (after `self`) under the mode."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

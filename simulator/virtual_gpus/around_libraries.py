@@ -1,4 +1,4 @@
-"""What is replaced once a program imports it: libraries that make tensors on a GPU in native code, parts of torch."""
+"""Replacements in modules when a program imports them: safetensors, and parts of torch's DTensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpsim.simulator.virtual_gpus.sharded_random import replace_fakes, replace_
 
 
 def replace_when_imported(gpus: Gpus) -> None:
-    """Heed imports of this process."""
+    """Change these modules now if they are imported, otherwise when they are."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         "safetensors": _read_on_cpu,
         "torch.distributed.tensor._random": partial(replace_tracker, gpus),
@@ -29,7 +29,7 @@ def replace_when_imported(gpus: Gpus) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds these modules as others do, and gets each ready when it has been run."""
+    """Finds the modules as the other finders do, and changes each after it has been executed."""
 
     def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
         self._changes = changes
@@ -40,7 +40,7 @@ class _Finder(MetaPathFinder):
         change = self._changes.pop(fullname, None)
         if change is None:
             return None
-        spec = importlib.util.find_spec(fullname)  # by the other finders, as it is found once
+        spec = importlib.util.find_spec(fullname)  # by the other finders: this one has removed the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             loader.exec_module = _then(loader.exec_module, change)
@@ -56,7 +56,7 @@ def _then(run: Callable[[ModuleType], None], change: Callable[[ModuleType], None
 
 
 def _read_on_cpu(module: Any) -> None:
-    """A file is read into the memory of the CPU, whatever device is named."""
+    """Make safetensors read files into the memory of the CPU when a program names a GPU."""
     original = module.safe_open
 
     def safe_open(filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:

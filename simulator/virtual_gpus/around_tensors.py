@@ -1,4 +1,4 @@
-"""What is replaced outside torch.cuda: where a device is taken before any mode is asked, or not shown to one."""
+"""Replacements outside torch.cuda, in functions that read a device before any mode of torch can intercept them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
 
 
 def replace_moves(gpus: Gpus) -> None:
-    """Numbers as devices, and what keeps the data of a tensor: parameters."""
+    """Accept numbers as devices in `to`, label parameters like their data, and make pinning do nothing."""
     native: Any = torch._C._nn
     parse, move, make = native._parse_to, Tensor.to, nn.Parameter.__new__
 
@@ -40,7 +40,7 @@ def replace_moves(gpus: Gpus) -> None:
     replaced.put(native, "_parse_to", parse_to)
     replaced.put(Tensor, "to", to)
     replaced.put(nn.Parameter, "__new__", make_parameter)
-    # The thread that pins for a DataLoader has no mode.
+    # The pinning thread of a DataLoader runs without the mode.
     replaced.put(Tensor, "pin_memory", lambda self, device=None: self)
     replaced.put(Tensor, "record_stream", lambda self, stream: None)
     replaced.put(Tensor, "is_pinned", lambda self, device=None: label_of(self) is None)
@@ -59,7 +59,7 @@ def _device_named(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def replace_generator() -> None:
-    """A generator of a GPU is one of the CPU."""
+    """Make torch.Generator return a generator of the CPU for a GPU."""
     original = torch.Generator
 
     class Kind(type):
@@ -78,13 +78,13 @@ def replace_generator() -> None:
 
 
 def replace_load(gpus: Gpus) -> None:
-    """`map_location`: all is read as tensors of the CPU, and put where it is asked for."""
+    """Make torch.load read CPU tensors, and label them with the GPU of `map_location`."""
     original = torch.load
 
     @functools.wraps(original)
     def load(f: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
         wanted = map_location
-        if isinstance(map_location, dict):  # from one GPU to another: who wrote it had such a map
+        if isinstance(map_location, dict):  # it maps GPUs to GPUs
             wanted = next((to for to in map_location.values() if gpus.label_for(to) is not None), None)
         label = gpus.label_for(wanted)
         elsewhere = callable(map_location) or wanted is not None
@@ -98,7 +98,7 @@ def replace_load(gpus: Gpus) -> None:
 
 
 def replace_autocast() -> None:
-    """autocast("cuda") casts what the CPU's casts, too, since that is where it computes."""
+    """Make autocast("cuda") also enter autocast("cpu"), because the CPU computes."""
     kind: Any = torch.amp.autocast_mode.autocast
     enter, leave = kind.__enter__, kind.__exit__
 
@@ -120,7 +120,7 @@ def replace_autocast() -> None:
 
 
 def replace_profiler() -> None:
-    """What is asked of the GPU is left out: there are no kernels of its own."""
+    """Make the profiler ignore GPUs: virtual ones run no kernels."""
     kind: Any = torch.autograd.profiler.profile
     begin = kind.__init__
 
@@ -133,7 +133,7 @@ def replace_profiler() -> None:
 
 
 def replace_compile(say: Callable[[], None]) -> None:
-    """torch.compile sees no labels, so functions stay as they are written."""
+    """Make torch.compile return its function unchanged, because compiled code sees no labels."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         say()

@@ -1,27 +1,105 @@
-"""What stands in torch.cuda for a program with virtual GPUs."""
+"""The functions and classes that replace those of torch.cuda in a program with virtual GPUs."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
-from ddpsim.simulator.virtual_gpus.streams import Event, Stream, StreamContext
 
 MEMORY_BYTES = 80 << 30
-"""What each is said to have; the program's tensors lie in the memory of the CPU, and nobody counts them."""
+"""The memory that each virtual GPU reports; tensors use the memory of the CPU, and are not counted."""
 
 NAME = "ddpsim virtual GPU"
 CAPABILITY = (9, 0)
 
+_SHORTEST_MILLISECONDS = 0.001
+"""The shortest time between two events, because programs divide by it."""
+
+
+class Event:
+    """Replaces torch.cuda.Event. Queued work is always done, so no method waits."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._recorded_at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Record the time of the rank's clock."""
+        self._recorded_at = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing."""
+
+    synchronize = wait
+
+    def query(self) -> bool:
+        """Return True."""
+        return True
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds between two recorded events, always more than 0."""
+        if self._recorded_at is None or end_event._recorded_at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return max((end_event._recorded_at - self._recorded_at) * 1000, _SHORTEST_MILLISECONDS)
+
+
+class Stream:
+    """Replaces torch.cuda.Stream. Queued work is always done, so no method waits."""
+
+    stream_id = 0
+    cuda_stream = 0
+    device_type = 1
+
+    def __init__(self, device: Any = None, priority: int = 0, **options: Any) -> None:
+        self.device = torch.device("cuda") if device is None else device
+        self.priority = priority
+
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing."""
+
+    def wait_event(self, event: Any) -> None:
+        """Do nothing."""
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    def is_capturing(self) -> bool:
+        """Return False: virtual GPUs have no graphs."""
+        return False
+
+    def query(self) -> bool:
+        """Return True."""
+        return True
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record the time in an event."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class StreamContext(nullcontext[None]):
+    """Replaces the context manager that torch.cuda.stream returns."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self.stream = stream
+
 
 class Properties(NamedTuple):
-    """As torch.cuda.get_device_properties has them."""
+    """The result of torch.cuda.get_device_properties."""
 
     name: str = NAME
     major: int = CAPABILITY[0]
@@ -42,18 +120,13 @@ class Properties(NamedTuple):
 
 
 def cuda_functions(gpus: Gpus) -> dict[str, Any]:
-    """Functions and classes by their names in torch.cuda."""
-    return {
-        **_devices(gpus),
-        **_streams(),
-        **_memory(gpus),
-        **_random(gpus),
-    }
+    """Return functions and classes by their names in torch.cuda."""
+    return {**_devices(gpus), **_streams(), **_memory(), **_random(gpus)}
 
 
 def accelerator_functions(gpus: Gpus) -> dict[str, Any]:
-    """Functions by their names in torch.accelerator, which are those of torch.cuda under other names."""
-    devices, memory = _devices(gpus), _memory(gpus)
+    """Return functions by their names in torch.accelerator: functions of torch.cuda under other names."""
+    devices, memory = _devices(gpus), _memory()
     return {
         "is_available": lambda: True,
         "device_count": lambda: gpus.count,
@@ -73,7 +146,7 @@ def accelerator_functions(gpus: Gpus) -> dict[str, Any]:
 
 
 def _answer(value: Any) -> Callable[..., Any]:
-    """A function of its own for each name: torch's compiler has a rule for each, and refuses one that has two."""
+    """Return a new function that returns `value`; new for each name, as torch's compiler has one rule per function."""
     return lambda *arguments, **options: value
 
 
@@ -86,7 +159,7 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         return Properties()
 
     class device:  # a class in torch, too
-        """Stands for torch.cuda.device."""
+        """Replaces torch.cuda.device."""
 
         def __init__(self, device: Any) -> None:
             self.idx = gpus.index_of(device)
@@ -94,13 +167,11 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         def __enter__(self) -> None:
             self.prev_idx, gpus.current = gpus.current, self.idx
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
+        def __exit__(self, *error: object) -> None:
             gpus.current = self.prev_idx
 
     class device_of(device):
-        """Stands for torch.cuda.device_of."""
+        """Replaces torch.cuda.device_of."""
 
         def __init__(self, obj: Any) -> None:
             super().__init__(obj.get_device() if obj.is_cuda else None)
@@ -145,7 +216,7 @@ def _streams() -> dict[str, Any]:
     }
 
 
-def _memory(gpus: Gpus) -> dict[str, Any]:
+def _memory() -> dict[str, Any]:
     nothing_counted = ("memory_allocated", "memory_reserved", "memory_cached")
     numbers = [*nothing_counted, *(f"max_{name}" for name in nothing_counted)]
     resets = (
@@ -162,7 +233,7 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
         **{name: _answer(0) for name in numbers},
         **{name: _answer(None) for name in resets},
         "memory_stats": lambda device=None: defaultdict(int),
-        "memory_summary": lambda device=None, abbreviated=False: f"{NAME}: memory is the CPU's, and nobody counts it\n",
+        "memory_summary": lambda device=None, abbreviated=False: f"{NAME}: memory is the CPU's and is not counted\n",
         "memory_snapshot": lambda *arguments: [],
         "mem_get_info": lambda device=None: (MEMORY_BYTES, MEMORY_BYTES),
         "list_gpu_processes": lambda device=None: f"{NAME}: no processes are found",
@@ -170,7 +241,7 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
 
 
 def _random(gpus: Gpus) -> dict[str, Any]:
-    """A virtual GPU draws from the generator of the CPU."""
+    """Return functions on random numbers: virtual GPUs draw from the CPU's generator."""
     generator = torch.default_generator
 
     def manual_seed(seed: int) -> None:

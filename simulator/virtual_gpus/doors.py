@@ -1,6 +1,6 @@
-"""Where a program asks for a GPU: it then gets virtual ones, if nobody has said so and the machine has none.
+"""Detects that a program asks for a GPU, and installs virtual ones; used unless --gpus is given or a GPU exists.
 
-A program that only looks whether there are GPUs is told that there are none, and goes on without.
+A program that only checks for GPUs gets the answer that there are none.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _USES = (
 
 
 class Doors:
-    """Watches for a program that asks for a GPU. What it watches is put back when it does."""
+    """Replaces functions that ask for a GPU, until a program calls one of them."""
 
     def __init__(self, gpus: VirtualGpus, count: int, put_there: Callable[[str], None]) -> None:
         self._gpus = gpus
         self._count = count
         self._put_there = put_there
-        """Is told what was asked for."""
+        """Called with a description of the request."""
         self._replaced = Replaced()
 
     def watch(self) -> None:
-        """Begin."""
+        """Start to detect requests for a GPU."""
         for name in _USES:
             self._open(torch.cuda, name, lambda arguments, options: True, f"torch.cuda.{name}")
         movers: tuple[Any, ...] = (Tensor, nn.Module)
@@ -84,13 +84,13 @@ class Doors:
         self._replaced.replace(owner, name, closed)
 
     def _install(self, what: str) -> None:
-        # Once: a door that a program has imported by its name opens again, and what stands there now is to stay.
+        # A program may have imported a replaced function by name, and call it again after the installation.
         self._replaced.put_back()
         self._gpus.install(self._count)
         self._put_there(what)
 
     def _refuse(self) -> NoReturn:
-        """A function of torch has asked, in native code that does not come back to us."""
+        """Raise an error for native code of torch that asks for a GPU, because it cannot be called again."""
         raise RuntimeError(
             f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
             "virtual ones, or call torch.cuda.set_device first"
@@ -98,7 +98,7 @@ class Doors:
 
 
 def _is_torchs_compiler(frame: FrameType) -> bool:
-    """True for a compiler that asks which devices there are, whatever the program is for."""
+    """Return whether torch's compiler calls: it lists all devices, in any program."""
     return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 

@@ -10,16 +10,16 @@ CPU = torch.device("cpu")
 
 
 class Gpus:
-    """Numbers of GPUs, as a program writes them."""
+    """Converts devices that a program names to numbers of virtual GPUs."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
         self.times_seeded = 0
-        """How often the program has seeded their generator."""
+        """How often the program has seeded the generator of the GPUs."""
 
     def index_of(self, device: Any = None) -> int:
-        """The number of the GPU that is meant. Raises what torch does if there is none of that number."""
+        """Return the number of a GPU, by default the current one. Raises torch's error if the number is too large."""
         index = self._index(device)
         if not 0 <= index < self.count:
             raise RuntimeError(
@@ -39,13 +39,7 @@ class Gpus:
         return self.current if device.index is None else device.index
 
     def label_for(self, device: Any) -> int | None:
-        """The number of the GPU, if a device is one; None if it is another device."""
-        if isinstance(device, bool):
-            return None
-        if isinstance(device, int):
-            return self.index_of(device)
-        if isinstance(device, str):
-            return self.index_of(device) if device.startswith("cuda") else None
-        if isinstance(device, torch.device):
-            return self.index_of(device) if device.type == "cuda" else None
-        return None
+        """Return the number of the GPU if `device` is one, else None."""
+        is_number = isinstance(device, int) and not isinstance(device, bool)
+        is_named = isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
+        return self.index_of(device) if is_number or is_named else None

@@ -1,15 +1,15 @@
-"""Virtual GPUs for the process of a rank: given by `--gpus`, or put there when a program asks for a GPU."""
+"""Installs virtual GPUs in the process of a rank: because of `--gpus`, or when a program asks for a GPU."""
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from ddpsim.simulator.patches.absent_nccl import NCCL_TIMEOUT, NCCL_VERSION
+from ddpsim.simulator.patches.not_simulated import NCCL_TIMEOUT, NCCL_VERSION
 from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
 from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
@@ -26,21 +26,50 @@ from ddpsim.simulator.virtual_gpus.around_tensors import (
 from ddpsim.simulator.virtual_gpus.cuda_module import accelerator_functions, cuda_functions
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
 from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
-from ddpsim.simulator.virtual_gpus.refusals import REFUSED, NoNccl, refusing
 
 _CUDA_VERSION = "12.8"
 
+_NCCL_OPTIONS = "leave pg_options out where torch.cuda.get_device_name() is 'ddpsim virtual GPU'"
+_GRAPHS = "run without CUDA graphs where there is no GPU"
+
+_UNSUPPORTED = {
+    "CUDAGraph": _GRAPHS,
+    "graph": _GRAPHS,
+    "make_graphed_callables": _GRAPHS,
+    "CUDAPluggableAllocator": "leave the allocator as it is",
+    "MemPool": "leave the allocator as it is",
+}
+"""Names in torch.cuda that virtual GPUs do not support, with the remedy that the error gives."""
+
+
+def _unsupported(name: str, remedy: str) -> type:
+    """Return a class that raises when it is called; a class, because programs use such names in annotations."""
+
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError(f"virtual GPUs have no {name}: {remedy}")
+
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
+
+
+class NoNccl:
+    """Replaces torch.distributed.ProcessGroupNCCL."""
+
+    Options = _unsupported("ProcessGroupNCCL.Options", _NCCL_OPTIONS)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        _unsupported("ProcessGroupNCCL", "make groups by init_process_group and new_group")()
+
 
 class VirtualGpus:
-    """The virtual GPUs of a rank, once they are installed."""
+    """The virtual GPUs of a rank; none until they are installed."""
 
     def __init__(self, announcement: Announcement) -> None:
         self._announcement = announcement
         self._mode: Any = None
-        """Once there are some."""
+        """The mode of torch that simulates the GPUs; None until they are installed."""
 
     def install(self, count: int) -> None:
-        """Give the program of this process GPUs."""
+        """Give the program of this process `count` virtual GPUs."""
         gpus = Gpus(count)
         replace_moves(gpus)
         replace_generator()
@@ -48,7 +77,9 @@ class VirtualGpus:
         replace_autocast()
         replace_profiler()
         replace_compile(self._announcement.say_not_compiled)
-        replaced = cuda_functions(gpus) | {name: refusing(f"torch.cuda.{name}", do) for name, do in REFUSED.items()}
+        replaced = cuda_functions(gpus) | {
+            name: _unsupported(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()
+        }
         for module in _modules("torch.cuda"):
             _replace(module, replaced, adds=module is torch.cuda)
         for module in _modules("torch.accelerator"):
@@ -63,7 +94,7 @@ class VirtualGpus:
         self.enter_thread()
 
     def enter_thread(self) -> None:
-        """The running thread works with them, too."""
+        """Activate the virtual GPUs in the running thread, too."""
         if self._mode is not None:
             self._mode.__enter__()
 
@@ -80,7 +111,7 @@ def _replace_libraries() -> None:
 
 
 def _modules(name: str) -> list[ModuleType]:
-    """A module, and those inside it that have been imported, where functions stand under the same names."""
+    """Return a module and its imported submodules, which hold functions under the same names."""
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
 
 
@@ -91,5 +122,5 @@ def _replace(module: ModuleType, replaced: dict[str, Any], *, adds: bool) -> Non
 
 
 def _on_current(kind: Any) -> Any:
-    """An old name for a tensor of a dtype on a GPU."""
+    """Return the function for an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
     return lambda *arguments: kind(*arguments).cuda()

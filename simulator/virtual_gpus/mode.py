@@ -1,7 +1,7 @@
 """The mode of torch under which a rank with virtual GPUs runs.
 
-It sees every function of torch that Python calls, and what it does not see (the Reducer, autograd's own functions)
-works with tensors of the CPU anyway: labels are for the program, the arithmetic needs none.
+It intercepts every function of torch that Python calls. Native code that it does not intercept (the Reducer, autograd's
+own functions) computes with CPU tensors anyway: only the program needs the label, which is the number of a GPU.
 """
 
 from __future__ import annotations
@@ -13,23 +13,32 @@ import torch
 import torch.utils._device as default_device
 from torch import Tensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put
-from ddpsim.simulator.virtual_gpus import attention, sync_batch_norm
+from ddpsim.simulator.virtual_gpus import sync_batch_norm
 from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
-from ddpsim.simulator.virtual_gpus.missing_kernels import explained
 
 Function = Callable[..., Any]
 Handler = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 
-
 _PLAIN = (Tensor, Parameter)
-"""Tensors that nobody has made a class of."""
+"""torch's own tensor classes."""
+
+_MISSING_KERNEL_WORDS = (
+    "Could not run '",
+    "not implemented for '",
+    "no kernel",
+    "only supported on CUDA",
+    "PyTorch is not linked with",
+)
+"""Parts of torch's errors for an operation that has no CPU kernel."""
 
 
 class VirtualGpuMode(TorchFunctionMode):
-    """Virtual GPUs for the thread that enters it."""
+    """Simulates virtual GPUs in the thread that enters the mode."""
 
     def __init__(self, gpus: Gpus) -> None:
         super().__init__()
@@ -48,13 +57,14 @@ class VirtualGpuMode(TorchFunctionMode):
             tensor.data.__set__: self._set_data,
             tensor.__reduce_ex__: _without_label,
             tensor.__repr__: self._repr,
-            **{kernel: _instead(form) for kernel, form in {**sync_batch_norm.KERNELS, **attention.KERNELS}.items()},
+            **{kernel: _instead(form) for kernel, form in sync_batch_norm.KERNELS.items()},
+            scaled_dot_product_attention: _instead(_attention),
         }
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch for the program."""
+        """Call a function of torch on the CPU, and label its result with the GPU of its arguments."""
         kwargs = kwargs or {}
         handler = self._handlers.get(func)
         if handler is not None:
@@ -69,14 +79,12 @@ class VirtualGpuMode(TorchFunctionMode):
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
-            if label is not None and (problem := explained(func, error)) is not None:
+            if label is not None and (problem := _missing_kernel_error(func, error)) is not None:
                 raise problem from error
             raise
         if label is not None:
             hand_on(result, label)
         return result
-
-    # --- making and moving --------------------------------------------------------------------------------------------
 
     def _made_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._gpus.label_for(device)
@@ -133,8 +141,6 @@ class VirtualGpuMode(TorchFunctionMode):
         func(*args, **kwargs)
         put(args[0], label_of(args[1]))
 
-    # --- being asked --------------------------------------------------------------------------------------------------
-
     def _device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._shown(args[0])
         return func(*args) if label is None else torch.device("cuda", label)
@@ -148,7 +154,7 @@ class VirtualGpuMode(TorchFunctionMode):
         return func(*args) if label is None else label
 
     def _shown(self, tensor: Tensor) -> int | None:
-        """The GPU that a program is told. C++ makes a DTensor, without a label; it is where its mesh is."""
+        """Return the GPU that a program sees. A DTensor, which C++ makes without a label, is on its mesh's device."""
         if (label := tensor.__dict__.get(LABEL)) is not None:
             return label  # type: ignore[no-any-return]
         spec = None if type(tensor) in _PLAIN else getattr(tensor, "_spec", None)
@@ -156,7 +162,7 @@ class VirtualGpuMode(TorchFunctionMode):
 
 
 def _without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Pickle a tensor as one of the CPU, so that files can be read without us."""
+    """Pickle a tensor as a CPU tensor, so that saved files can be read without ddpsim."""
     tensor = args[0]
     label = label_of(tensor)
     put(tensor, None)
@@ -167,7 +173,7 @@ def _without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _instead(form: Function) -> Handler:
-    """Call another function, and hand on the label."""
+    """Return a handler that calls another function, and copies the label of its arguments to the result."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = first_label([*args, *kwargs.values()])
@@ -177,3 +183,29 @@ def _instead(form: Function) -> Handler:
         return result
 
     return handle
+
+
+def _attention(query: Any, *arguments: Any, **options: Any) -> Any:
+    """Compute `scaled_dot_product_attention`; for DTensors by matrix products and a softmax.
+
+    DTensor knows the sharding of GPUs' fused kernels and not of the CPU's. The mask that torch makes for `is_causal` is
+    a plain tensor, equal on all ranks.
+    """
+    if not hasattr(query, "_spec"):
+        return scaled_dot_product_attention(query, *arguments, **options)
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    with sdpa_kernel(SDPBackend.MATH), implicit_replication():
+        return scaled_dot_product_attention(query, *arguments, **options)
+
+
+def _missing_kernel_error(func: Function, error: RuntimeError) -> NotImplementedError | None:
+    """Return a clearer error to raise if torch's error means that the CPU has no kernel for a function, else None."""
+    text = str(error)
+    if not any(words in text for words in _MISSING_KERNEL_WORDS):
+        return None
+    name = resolve_name(func) or getattr(func, "__name__", repr(func))
+    reason = text.splitlines()[0].strip()
+    return NotImplementedError(
+        f"{name} has no form on the CPU, where virtual GPUs compute ({reason}): take another dtype or implementation"
+    )

@@ -1,11 +1,8 @@
-"""Random numbers of DTensors on virtual GPUs, which torch's tracker draws by the states of a GPU's generator.
+"""Random numbers of DTensors on virtual GPUs, for torch's tracker of generator states.
 
-Such a state is a seed and an offset, and each shard begins at an offset of its own. A virtual GPU draws from the CPU's
-generator, whose states are others. So the tracker keeps a state of that form, and each region of its begins with the
-CPU's generator seeded by both: shards draw other numbers and replicas the same, though not those of a real GPU.
-
-Before that torch asks fake tensors for the shape of what a call makes. Those of a mesh of GPUs would be of CUDA, for
-which a build for CPUs has no such kernels as `uniform_`.
+The state of a GPU's generator is a seed and an offset, and each shard begins at its own offset. The CPU's generator,
+which virtual GPUs use, has states of another form. So the tracker here keeps a seed and an offset, and seeds the CPU's
+generator from both at each region: shards draw different numbers and replicas equal ones, but not those of a real GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from ddpsim.simulator.virtual_gpus.gpus import Gpus
 
 
 def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
-    """Heed the tracker of `torch.distributed.tensor._random`."""
+    """Make the tracker of `torch.distributed.tensor._random` seed the generator of the CPU."""
     kind: Any = random.OffsetBasedRNGTracker
     make = kind.__init__
 
@@ -47,7 +44,10 @@ def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
 
 
 def replace_fakes(op_schema: ModuleType) -> None:
-    """Heed `torch.distributed.tensor._op_schema`: what is only asked for its shape is the CPU's, as what computes."""
+    """Make `torch.distributed.tensor._op_schema` compute shapes with fake tensors of the CPU.
+
+    A build for CPUs lacks some CUDA kernels that fake tensors of a GPU would need, such as `uniform_`.
+    """
 
     def made_of(spec: Any) -> Tensor:
         meta = spec.tensor_meta
@@ -58,7 +58,7 @@ def replace_fakes(op_schema: ModuleType) -> None:
 
 
 class _States:
-    """The state of a rank's tracker; who seeds the generators of the process begins it anew."""
+    """The generator state of a rank's tracker; seeding a generator resets it."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
@@ -67,7 +67,7 @@ class _States:
 
     @property
     def state(self) -> Tensor:
-        """Sixteen bytes."""
+        """The seed and the offset, as sixteen bytes."""
         if self._times_seeded != self._gpus.times_seeded:
             self._times_seeded = self._gpus.times_seeded
             self._kept = torch.tensor([torch.default_generator.initial_seed() % 2**63, 0])
@@ -75,12 +75,12 @@ class _States:
         return state
 
     def keep(self, state: Tensor) -> None:
-        """What ranks agree on, or go on with."""
+        """Set the state."""
         self._kept = state.detach().clone().view(torch.int64)
 
 
 class _Generator:
-    """What the tracker asks of a kind of device."""
+    """Replaces the device module that the tracker uses, such as torch.cuda."""
 
     @staticmethod
     def is_available() -> bool:
@@ -88,6 +88,6 @@ class _Generator:
 
     @staticmethod
     def set_rng_state(state: Tensor) -> None:
-        """Begin to draw by a seed and an offset."""
+        """Seed the CPU's generator from a seed and an offset."""
         digest = hashlib.blake2b(bytes(state.tolist()), digest_size=8).digest()
         torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -1,6 +1,6 @@
-"""The kernels of SyncBatchNorm, which torch has for GPUs only, on the CPU.
+"""CPU implementations of the kernels of SyncBatchNorm, which torch has for GPUs only.
 
-`torch.nn.modules._functions.SyncBatchNorm` calls them. Channels are the second dimension; all others are reduced.
+Channels are the second dimension; all other dimensions are reduced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _reduced(tensor: Tensor) -> list[int]:
 
 
 def _exact(tensor: Tensor) -> Tensor:
-    """As what sums are made in: half precision in single."""
+    """Convert to the type in which sums are computed, at least single precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
@@ -102,4 +102,4 @@ KERNELS: Mapping[Any, Callable[..., Any]] = {
     torch.batch_norm_backward_reduce: _backward_reduce,
     torch.batch_norm_backward_elemt: _backward_elemt,
 }
-"""By the function of torch that they stand for."""
+"""The implementations, by the function of torch that each replaces."""

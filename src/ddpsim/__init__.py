@@ -5,7 +5,6 @@ context switch.
 their own: `ddpsim.simulator`, `ddpsim.ddp` (the engine), `ddpsim.scenarios` and `ddpsim.reports`.
 """
 
-import importlib
 import os
 import typing
 
@@ -127,15 +126,7 @@ def __getattr__(name: str) -> object:
     # when it is first asked for.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddpsim.simulator.imports import without_collections
-    from ddpsim.simulator.torch_version import complaint
+    from ddpsim.simulator.imports import import_public_name
 
-    try:
-        with without_collections():
-            home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    except ImportError:
-        if line := complaint():
-            raise ImportError(line) from None
-        raise
-    value = globals()[name] = getattr(home, name)
+    value = globals()[name] = import_public_name(f"{__name__}.{_HOMES[name]}", name)
     return value

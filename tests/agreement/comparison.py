@@ -22,8 +22,7 @@ from ddpsim import Code, Finding, Result, Verdict, simulate
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import TensorValues, run_steps, site_of
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.programs.check import CheckedProgram, Met, check
 from ddpsim.simulator.programs.program import CRASH, Program
 from tests.agreement import silent
 from tests.agreement.gloo import GlooError, on_gloo

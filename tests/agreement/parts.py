@@ -9,13 +9,44 @@ without a root it is enough to know that each rank needs all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from math import ceil, prod
 from typing import NamedTuple
 
 import torch
 
-from ddpsim.simulator.operations import IN_PROGRAMS, Algorithm
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT
 from ddpsim.simulator.programs.program import Issue
+
+
+class Algorithm(Enum):
+    """The algorithm that gloo runs; gloo cannot distinguish two operations with the same algorithm."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE = "reduce"
+    BROADCAST = "broadcast"
+    ALL_GATHER = "all_gather"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    ALL_TO_ALL_SINGLE = "all_to_all_single"
+    BARRIER = "barrier"
+    MESSAGE = "message"
+
+
+_ALGORITHMS = {
+    "all_reduce_coalesced": Algorithm.ALL_REDUCE,
+    "all_gather_coalesced": Algorithm.ALL_GATHER,
+    "all_gather_into_tensor": Algorithm.ALL_GATHER,
+    "reduce_scatter_tensor": Algorithm.ALL_REDUCE,
+    **dict.fromkeys(POINT_TO_POINT, Algorithm.MESSAGE),
+}
+"""The algorithms of operations that are not named as their algorithm is."""
+ENDS_WHEN_EMPTY = (Algorithm.ALL_REDUCE, Algorithm.REDUCE, Algorithm.ALL_GATHER, Algorithm.REDUCE_SCATTER)
+"""Algorithms in which a call without elements waits for no rank."""
+HAVE_ROOM_TO_SPARE = frozenset(Algorithm) - {*ENDS_WHEN_EMPTY, Algorithm.BARRIER}
+"""Algorithms in which a tensor may be received into a larger one."""
 
 
 class Message(NamedTuple):
@@ -61,8 +92,7 @@ def who_ends(calls: Mapping[int, Issue], members: Sequence[int]) -> set[int]:
 
 def is_of_nothing(issue: Issue) -> bool:
     """True if there is no element, and gloo leaves at once for that."""
-    on_gloo = IN_PROGRAMS[issue.operation].on_gloo
-    return on_gloo is not None and on_gloo.ends_when_empty and not _elements(issue)
+    return algorithm_of(issue.operation) in ENDS_WHEN_EMPTY and not _elements(issue)
 
 
 def size(issue: Issue) -> int:
@@ -76,9 +106,8 @@ def size(issue: Issue) -> int:
 
 def algorithm_of(operation: str) -> Algorithm:
     """What gloo does for an operation of programs."""
-    on_gloo = IN_PROGRAMS[operation].on_gloo
-    assert on_gloo is not None, f"programs have {operation}, which gloo does not"
-    return on_gloo.algorithm
+    assert operation in IN_PROGRAMS
+    return _ALGORITHMS.get(operation) or Algorithm(operation)
 
 
 def _stages(issue: Issue, number: int, members: Sequence[int]) -> Stages:

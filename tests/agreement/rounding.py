@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ddpsim.scenarios.ranks.calls import sent
 from ddpsim.simulator.operations import IN_PROGRAMS
-from ddpsim.simulator.programs.checked import Met
-from ddpsim.simulator.programs.dtypes import FRACTIONAL
+from ddpsim.simulator.programs.check import Met
+from ddpsim.simulator.programs.program import FRACTIONAL
 
 _ROUNDING = frozenset({"SUM", "AVG", "PRODUCT"})
 

@@ -11,13 +11,12 @@ from dataclasses import replace
 from enum import Enum
 
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Algorithm
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.operations import POINT_TO_POINT
+from ddpsim.simulator.programs.check import CheckedProgram, Met, check
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.verdict import Code, Verdict
-from tests.agreement.parts import algorithm_of, is_of_nothing, size, who_ends
+from tests.agreement.parts import HAVE_ROOM_TO_SPARE, Algorithm, algorithm_of, is_of_nothing, size, who_ends
 
 
 class Silence(Enum):
@@ -79,9 +78,9 @@ def _why_not_noticed(program: Program, code: Code, calls: Sequence[Met]) -> Sile
 
 def _is_by_length(code: Code, issue: Issue, members: Sequence[int]) -> bool:
     """True if lengths differ in calls whose messages say how far each rank gets; an all_gather is one step for two."""
-    on_gloo = IN_PROGRAMS[issue.operation].on_gloo
-    has_room = on_gloo is not None and on_gloo.has_room_to_spare
-    is_one_step = algorithm_of(issue.operation) is Algorithm.ALL_GATHER and len(members) == 2
+    algorithm = algorithm_of(issue.operation)
+    has_room = algorithm in HAVE_ROOM_TO_SPARE
+    is_one_step = algorithm is Algorithm.ALL_GATHER and len(members) == 2
     return code in (*_OF_SIZE, Code.MISMATCH_SPLITS) and (has_room or is_one_step)
 
 

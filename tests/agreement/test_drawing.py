@@ -8,8 +8,7 @@ from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
-from ddpsim.simulator.programs.program import Crash, Issue, Return
+from ddpsim.simulator.programs.program import DTYPES, REDUCTIONS, Crash, Issue, Return
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.agreement.labelled import healthy as draw
 from tests.agreement.labelled import labelled

@@ -5,7 +5,7 @@ from itertools import permutations
 import torch
 
 from ddpsim.scenarios.ranks.calls import sent
-from ddpsim.simulator.programs.checked import Met
+from ddpsim.simulator.programs.check import Met
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.rounding import bounds, rounds
 from tests.kit.rows import rows

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ddpsim.simulator.attribution import parallelism
-from ddpsim.simulator.attribution.optimizer_parts import OPTIMIZERS
-from ddpsim.simulator.attribution.parallelism import PARALLELISM
+from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.phases import _TORCH
 from ddpsim.simulator.foreign_names.checking import misfits, resolved
 from ddpsim.simulator.foreign_names.names import NameUse, table
@@ -176,7 +175,7 @@ def test_each_function_that_is_recognised_on_the_stack_has_a_row():
 
 def test_each_local_variable_that_is_read_from_a_frame_has_a_row():
     known = {each for row in table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")}
-    known |= {argument for _, argument, _ in parallelism._CARRIES.values()}
+    known |= {argument for _, argument, *_ in parallelism._CARRIES.values()}
     ours = {"bucket", "wrapper", "reducer"}  # of functions of ours
     read = {name: module.at(node) for module in modules() for node, name in locals_read(module)}
     assert {name: place for name, place in read.items() if name not in known | ours} == {}, TABLE

@@ -41,7 +41,7 @@ def test_nothing_imports_a_part_by_the_name_of_its_folder():
 
 
 @pytest.mark.parametrize(
-    "line", ["from simulator import simulate", ">>> import ddp", "    from reports.files import x"]
+    "line", ["from simulator import simulate", ">>> import ddp", "    from reports.report_folder import x"]
 )
 def test_the_pattern_finds_what_it_looks_for(line):
     assert BARE.match(line)

@@ -12,12 +12,12 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
-from ddpsim.ddp import operations as of_joins
+from ddpsim.ddp import collective_table as of_joins
 from ddpsim.scenarios.ranks import calls
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
-from ddpsim.simulator.records import as_flight_recorder, as_program, operation_names
+from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts
 from ddpsim.simulator.transport import gloo_calls, memory
 from tests.agreement import parts
 from tests.semantics.cases import CASES
@@ -111,17 +111,17 @@ def test_a_program_of_records_has_every_operation_of_theirs(name):
 def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
     written = as_flight_recorder._NAMES.get(name, name)
     assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
-    read = operation_names.OPERATIONS.get(written, written)
-    assert read in OPERATIONS, f"simulator/records/operation_names.py reads {written} as {read}"
+    read = record_texts.OPERATIONS.get(written, written)
+    assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
 
 
 def test_what_a_rank_with_a_root_does_on_gloo_is_known():
-    rooted = {row.on_gloo.algorithm for row in IN_PROGRAMS.values() if row.has_root}
+    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
     assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 
 def test_a_join_intercepts_every_method():
-    assert not lacking("ddp/operations.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
+    assert not lacking("ddp/collective_table.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
 
 
 ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
@@ -131,7 +131,7 @@ ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
 def test_a_join_knows_which_methods_have_a_root():
     rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
     known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
-    assert not lacking("ddp/operations.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
+    assert not lacking("ddp/collective_table.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
 
 
 NO_PART_IN_A_JOIN = {
@@ -145,7 +145,7 @@ NO_PART_IN_A_JOIN = {
 
 def test_a_joined_rank_takes_part_in_all_others():
     without = {method for method, row in of_joins.TABLE.items() if row.contribution is None}
-    assert not lacking("methods without a contribution in ddp/operations.py", NO_PART_IN_A_JOIN, without)
+    assert not lacking("methods without a contribution in ddp/collective_table.py", NO_PART_IN_A_JOIN, without)
 
 
 def test_a_join_and_the_simulator_call_an_operation_by_one_name():

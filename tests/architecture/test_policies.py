@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from ddpsim import Budget, ChoiceKind, ChoicePoint, explore, simulate
 from ddpsim.scenarios.cli.commands import app
 from ddpsim.simulator import policies
-from ddpsim.simulator.exploration.by_name import COVERING
+from ddpsim.simulator.exploration.strategy import COVERING
 from ddpsim.simulator.policies import named
 
 ROOT = Path(__file__).resolve().parents[2]
-APART = {"guided", "replay"}
+APART = {"schedule_replay"}
 """Made from answers that somebody recorded, and not by a name."""
 
 
@@ -45,7 +45,7 @@ def test_every_policy_that_runs_has_a_test_of_its_own():
 
 
 def test_what_covers_all_has_a_strategy():
-    assert set(COVERING) == set(named.COVERING), "simulator/exploration/by_name.py:COVERING"
+    assert set(COVERING) == set(named.COVERING), "simulator/exploration/strategy.py:COVERING"
 
 
 @pytest.mark.parametrize("name", named.POLICIES)

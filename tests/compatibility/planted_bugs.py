@@ -101,8 +101,7 @@ BUGS = (
         Code.MISMATCH_ORIGIN,
         (0,),
         "hits.append(model(x)",
-        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 ran a forward that the others did "
-        "not run",
+        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 ran one that the others did not",
     ),
     PlantedBug(
         "evaluation on rank 0 that gathers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.ddp.announcement import (
+from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
     Announcement,

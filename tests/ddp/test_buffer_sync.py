@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
+from ddpsim.ddp.buffer_strategies import Strategy, When
+from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
 from tests.kit.futures import done
@@ -508,7 +509,7 @@ REGISTRATIONS = [
     (torch.zeros(3), "sum", rf"is a tensor float32\[3\], {IT_HAS}"),
     (3, "sum", "name_or_tensor is 3, which is no buffer"),
     (None, "sum", "name_or_tensor is None, which is no buffer"),
-    ("secret", "sum", "name_or_tensor is 'secret', a buffer that the engine was told to ignore: take 'secret'"),
+    ("secret", "sum", "name_or_tensor is 'secret', a buffer that the engine ignores: remove 'secret'"),
     ("count", "average", r"hook is 'average', expected one of 'broadcast', 'sum', .*, or a callable of \(buf"),
     ("count", None, "hook is None, expected one of"),
     ("count", dist.ReduceOp.SUM, "hook is <RedOpType.SUM: 0>, expected one of"),
@@ -550,7 +551,7 @@ def test_an_ignored_buffer_is_left_alone_and_refused_as_a_tensor():
     def program(rank):
         module = holder(x=torch.tensor([float(rank)]), y=torch.tensor([float(rank)]))
         sync = sync_of(module, ignored={"x"})
-        with pytest.raises(UsageError, match=r"is a tensor float32\[1\], a buffer that the engine was told to ignore"):
+        with pytest.raises(UsageError, match=r"is a tensor float32\[1\], a buffer that the engine ignores"):
             sync.register(module.x, "sum")
         synchronize(sync)
         return list(sync.strategies.buffers), module.x.item(), module.y.item()

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsim.ddp.collective_table import OPERATIONS
 from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
-from ddpsim.ddp.operations import OPERATIONS
 from tests.kit.rows import rows
 
 CPU = torch.device("cpu")

@@ -304,7 +304,10 @@ def test_what_a_copy_could_not_take_along_is_refused(copied):
             (with_hook, "a communication hook"),
             (with_strategy, "buffer hooks"),
         ):
-            with pytest.raises(UsageError, match=rf"^a wrapper with {what} cannot be copied or pickled, .* its module"):
+            with pytest.raises(
+                UsageError,
+                match=rf"^a DistributedDataParallel with {what} cannot be copied or pickled: copy its module",
+            ):
                 copied(build(rank))
 
     run(program, 2)

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ddpsim.ddp.collective_table import OPERATIONS
 from ddpsim.ddp.interception import Interception
-from ddpsim.ddp.operations import OPERATIONS
 from tests.kit.running import run
 
 

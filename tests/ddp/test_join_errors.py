@@ -249,8 +249,8 @@ def test_training_goes_on_after_an_error_with_a_new_wrapper(counts, place, at):
 
 
 REFUSED = (
-    "^a join of this model ended when a rank left it by an exception, so the ranks' states differ, expected no further "
-    "forward: construct the DistributedDataParallel anew, which compares and broadcasts the state$"
+    "^a rank left a join of this model by an exception, so the ranks' states differ: construct the "
+    "DistributedDataParallel again, which compares and broadcasts the state$"
 )
 
 
@@ -395,7 +395,7 @@ def test_a_group_of_some_ranks_with_a_joined_one(members):
     texts = failing(program, 4)
     text = (
         f"JoinError: all_reduce in a group of ranks {', '.join(map(str, members))}, but rank 0 ran out of input, and "
-        "only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+        "joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
     )
     for rank in range(4):
         if rank in members[1:]:
@@ -458,9 +458,8 @@ def test_models_that_cannot_be_joined():
         "models has a ZeroRedundancyOptimizer, expected models of this engine only: use "
         "torch.distributed.algorithms.join.Join",
         "models has a Linear, expected models of this engine only: wrap it first",
-        "models use different process groups, expected one: construct them with one, or train them in loops of their "
-        "own",
-        "models has one model twice, expected each once",
+        "models use different process groups, expected one: construct them with one, or train them in separate loops",
+        "models has one model twice: list each model once",
         "models is a DistributedDataParallel, expected several models or one in a list: give a list: Join([model])",
     ]
 
@@ -492,8 +491,8 @@ def test_a_forward_inside_the_join_of_another_model(makes_group):
         joined(1 + rank, model=model, after=lambda _: other(row(1, 2)))
 
     text = (
-        "UsageError: a forward inside the join of another model, expected all models that are trained inside to be "
-        "part of it: use ddp.Join([model, other])"
+        "UsageError: a forward inside the join of another model: use ddp.Join([model, other]) with all models that are "
+        "trained inside"
     )
     assert set(failing(program, 2).values()) == {text}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
+from ddpsim.ddp.join_protocol import JoinEvent, JoinState, follows
 from tests.kit.rows import rows
 
 COMPLETE, ANNOUNCING, JOINING, FOLLOWING, LEAVING, RETRACING, LEFT, ENDED = JoinState

@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim.ddp import neutral
-from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
-from ddpsim.ddp.neutral import take_part
-from ddpsim.ddp.operations import TABLE
+from ddpsim.ddp import collectives
+from ddpsim.ddp.collective_table import TABLE
+from ddpsim.ddp.collectives import NO_ROOT, Collective, describe, take_part
 from tests.kit.results import returned
 from tests.kit.rows import rows
 
@@ -53,14 +52,14 @@ def test_a_neutral_contribution_changes_nothing(reduction, dtype):
     else:
         values = torch.tensor([-2.5, 0, 3]).to(dtype)
     collective = Collective("allreduce", reduction, NO_ROOT, dtype, "cpu", False, False, (tuple(values.shape),))
-    contribution = neutral._neutral(collective, collective.shapes[0], CPU)
+    contribution = collectives._neutral(collective, collective.shapes[0], CPU)
     assert torch.equal(COMBINE[reduction](values, contribution), values)
 
 
 def test_floats_that_are_infinite_stay():
     for reduction, value in (("MAX", float("-inf")), ("MIN", float("inf"))):
         collective = Collective("allreduce", reduction, NO_ROOT, torch.float32, "cpu", False, False, ((1,),))
-        contribution = neutral._neutral(collective, (1,), CPU)
+        contribution = collectives._neutral(collective, (1,), CPU)
         assert COMBINE[reduction](torch.tensor([value]), contribution).item() == value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from ddpsim.ddp.stage import Event, Stage, follows
+from ddpsim.ddp.backward_progress import Event, Stage, follows
 from tests.kit.rows import rows
 
 IDLE, LOCAL, EXPECTING, REDUCING = Stage

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
-from ddpsim.ddp.static_graph import StaticGraph
+from ddpsim.ddp.backward_progress import StaticGraph
 from tests.kit.networks import Branches, Checkpointed
 from tests.kit.running import (
     check_backwards,
@@ -180,7 +180,7 @@ def test_a_parameter_that_is_used_after_all_is_named():
     def program(rank):
         model = wrapped()
         model("a").sum().backward()
-        with pytest.raises(UsageError, match=r"^b.bias got a gradient, but none in the first backward, "):
+        with pytest.raises(UsageError, match=r"^b.bias got a gradient, but none in the first backward: "):
             model("ab").sum().backward()
 
     run(program, 2)

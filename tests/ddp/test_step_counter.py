@@ -1,6 +1,6 @@
 """The count of synchronising forwards by itself; with both engines in tests/attribution/test_steps.py."""
 
-from ddpsim.ddp.step_counter import StepCounter
+from ddpsim.ddp.backward_progress import StepCounter
 
 
 def forwards(steps, *modes):

@@ -8,7 +8,7 @@ from torch import nn
 
 from ddpsim import simulate
 from ddpsim.ddp.errors import ReplicaMismatchError
-from ddpsim.ddp.verify import Description, Version, describe, digest, explain, verify_replicas
+from ddpsim.ddp.verify import Description, Version, describe, explain, verify_replicas
 from ddpsim.simulator.events import EventKind
 from tests.kit.rows import rows
 
@@ -155,8 +155,7 @@ def test_encoding_is_canonical_and_has_an_inverse():
 
 @rows("change", CHANGES)
 def test_digest_sees_every_difference(change):
-    assert digest(described(CHANGES[change][0]).encode()) != digest(described().encode())
-    assert len(digest(described().encode())) == 32
+    assert described(CHANGES[change][0]).encode() != described().encode()
 
 
 def test_values_are_not_compared():

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from ddpsim.ddp.wording import callable_name, dtype_text, ranks_text, tensor_text
+from ddpsim.ddp.text_formats import callable_name, dtype_text, ranks_text, tensor_text
 
 
 def test_ranks_dtypes_and_tensors():

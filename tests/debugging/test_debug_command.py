@@ -232,7 +232,7 @@ def test_what_was_made_by_hand_is_replayed(debug, tmp_path):
     [
         (["--rank", "9", *FUNCTION], "--rank is 9, expected one of 0 to 2: race.py:collect has no other"),
         (["--at", "soon", *FUNCTION], "--at is 'soon', expected the number of a step"),
-        (["--at", "3", "--finding", *FUNCTION], "give only one of --at, --rank and --finding"),
+        (["--at", "3", "--finding", *FUNCTION], "found --at and --finding, expected one first stop: leave"),
         ([*HANGS, "s1:0:e2f90957"], "was recorded for another program"),
         ([*HANGS, "s1:0:1"], "is not valid, expected something like"),
     ],
@@ -244,7 +244,7 @@ def test_bad_input_is_one_line(debug, arguments, line):
 
 def test_commands_that_cannot_be_read(debug):
     status, said = debug(["--commands", "nothing", *FUNCTION])
-    assert (status, said.startswith("ddpsim: nothing cannot be read")) == (2, True)
+    assert (status, said.startswith("ddpsim: --commands is 'nothing', which cannot be read")) == (2, True)
 
 
 def test_typed_at_a_terminal(debug):

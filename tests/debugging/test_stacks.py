@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from ddpsim import Budget, simulate
-from ddpsim.simulator.debugging.answers import where_text
+from ddpsim.simulator.debugging.answers import view_of, where_text
 from ddpsim.simulator.debugging.director import Director
 from ddpsim.simulator.debugging.stacks import brief_stack, counted
-from ddpsim.simulator.debugging.view import view_of
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.runtime.call_sites import package_of
 from tests.debugging.typist import typed
 

@@ -2,7 +2,11 @@
 
 import re
 
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.wording import rank_list
+
+TABLE = {name: row for family in Cause.__bases__ for name, row in vars(family).items() if isinstance(row, Advice)}
+"""All causes, by name."""
 
 _ANY = "@"
 

@@ -7,8 +7,10 @@ import pytest
 
 from ddpsim import scenarios, simulator
 from ddpsim.simulator.diagnosis import advice as advice_module
-from ddpsim.simulator.diagnosis.advice import TABLE, Cause
+from ddpsim.simulator.diagnosis.advice import Cause
 from tests.kit.rows import rows
+
+from .ending import TABLE
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
 

@@ -24,11 +24,11 @@ CYCLE, MISSING, DEAD = "deadlock.cycle", "deadlock.missing_rank", "deadlock.dead
 
 def waiting(rank, operation, origin=USER_ORIGIN, *, group="default", peer=None):
     call = Call(rank, group, 8, Signature(operation), LOOP, origin, peer)
-    return RankSnapshot(rank, RankState.WAITING, CallWait((call,)), call, 8, 3)
+    return RankSnapshot(rank, RankState.WAITING, CallWait((call,)), call, 3)
 
 
 def returned(rank, *, steps=3, last=None):
-    return RankSnapshot(rank, RankState.RETURNED, None, last, 7, steps)
+    return RankSnapshot(rank, RankState.RETURNED, None, last, steps)
 
 
 def for_key(rank):

@@ -7,8 +7,15 @@ from ddpsim import Code, simulate
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
-from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, FirstDifference, Moment, Side, divergence
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    Circumstances,
+    Deviation,
+    FirstDifference,
+    Moment,
+    Side,
+    advise_deviation,
+    divergence,
+)
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
 from tests.kit.rows import rows
@@ -21,6 +28,18 @@ def unlike_plain_training(*values):
     snapshots = [Snapshot({"weight": torch.tensor([value])}, {}, {}) for value in values]
     result = simulate(lambda rank: snapshots[rank], len(values))
     return divergence_from(Snapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
+
+
+def test_a_tensor_that_differs_on_every_rank_names_them_together():
+    sides = [Side((rank,), f"{rank}.5") for rank in range(4)]
+    sites = dict.fromkeys(range(4), NOWHERE)
+    finding = divergence(
+        Code.DIVERGENCE_PARAMETERS, Moment(0, 1, 1), "weight", sides, sites=sites, index="[0, 0]", known=Circumstances()
+    )
+    assert (
+        finding.summary
+        == "weight[0, 0] differs on all of ranks 0-3 after the optimizer step that followed step 1 of DDP #0"
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -76,7 +95,7 @@ def test_one_factor_in_all_that_differs(values, factor):
 def test_what_a_join_does_not_cover(code, shadowed, words):
     joined = JoinedRank(1, 2, tuple((phase, 2) for phase in shadowed))
     joining = Joining("default", (joined, JoinedRank(0, 4)), 0)
-    cause, _ = advise(Deviation(code, (0, 1), 2), [joining])
+    cause, _ = advise_deviation(Deviation(code, (0, 1), 2), [joining])
     assert words in cause.text
     assert ("rank 1 ran out of input" in cause.text) is ("the ranks" not in words and "what the" not in words)
 
@@ -126,7 +145,7 @@ def test_what_is_known_besides_the_values_decides(circumstances, words):
 def test_what_is_reduced_by_hand(by_hand):
     deviation = Deviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
     words = "what the ranks reduce by hand is not" if by_hand else "the ranks together do not train on"
-    assert words in advise(deviation, [])[0].text
+    assert words in advise_deviation(deviation, [])[0].text
 
 
 def test_a_fingerprint_tells_order_and_sign_apart():

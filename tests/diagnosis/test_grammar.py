@@ -11,7 +11,6 @@ from ddpsim import Budget, simulate
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis.advice import TABLE
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import Row, of_many, table
@@ -20,6 +19,8 @@ from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
 from tests.kit.limit_clocks import limits_go_by
 from tests.kit.rows import rows
+
+from .ending import TABLE
 
 OF_RANKS = {"who", "ahead", "behind"}
 

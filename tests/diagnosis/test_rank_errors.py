@@ -42,9 +42,9 @@ KNOWN = {
     "JoinError: broadcast float32[1] root 1 needs what only its root has, rank 1, which ran": "list it in torch's Join",
     "JoinError: the join is over: rank 1 left it by ValueError": "enter the join with the same models",
     "InjectedCrashError: injected crash (rank 2, before call 3)": "remove it from `faults`",
-    "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "wrap it with the same options",
+    "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "ignored names and DDP options",
     "ParameterChangedError: parameters changed after construction: a was frozen": "wrap the model again",
-    "BypassedBackwardError: a gradient of a came": "compute the loss through the wrapper, not through its inner module",
+    "BypassedBackwardError: a gradient of a came": "compute the loss through the wrapper, not model.module",
     "OpenBackwardError: the last backward left buckets open": "find_unused_parameters=True",
 }
 
@@ -114,7 +114,7 @@ def test_the_rank_with_another_number_of_parameters_is_at_fault_not_all_that_rai
     finding = found(errors)
     assert finding.ranks == (2,)
     assert "ranks 0-3 raised" in finding.summary
-    assert end(finding)[0].startswith("the model that rank 2 wrapped differs")
+    assert end(finding)[0].startswith("the model of rank 2 differs")
     assert found({rank: errors[rank] for rank in (0, 2)}).ranks == (0, 2)
 
 

@@ -14,6 +14,11 @@ SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILIN
 EACH_CODE = pytest.mark.parametrize("code", Code, ids=str)
 
 
+def section_of(code):
+    assert code in SECTIONS, f"docs/findings.md has no section `{code}`"
+    return SECTIONS[code]
+
+
 def test_a_section_for_each_code_in_their_order():
     assert list(SECTIONS) == [str(code) for code in Code]
     assert len(re.findall("^## ", TEXT, re.MULTILINE)) == len(SECTIONS)
@@ -26,18 +31,18 @@ def test_no_other_code_is_named():
 
 @EACH_CODE
 def test_a_section_begins_with_the_verdict(code):
-    assert SECTIONS[code].startswith(f"\n**{code.verdict.value}.** ")
+    assert section_of(code).startswith(f"\n**{code.verdict.value}.** ")
 
 
 @EACH_CODE
 def test_the_example_of_a_section_yields_its_code(code):
-    outputs = [each.want for each in doctest.DocTestParser().get_examples(SECTIONS[code])]
+    outputs = [each.want for each in doctest.DocTestParser().get_examples(section_of(code))]
     assert any(re.search(rf"(^|'){re.escape(code)}\b", output) for output in outputs)
 
 
 @EACH_CODE
 def test_scenarios_of_the_zoo_are_named_where_their_code_is(code):
-    found = re.search(r"^Of the zoo: (.*?)\.$", SECTIONS[code], re.MULTILINE | re.DOTALL)
+    found = re.search(r"^Of the zoo: (.*?)\.$", section_of(code), re.MULTILINE | re.DOTALL)
     for name in re.findall("`([^`]+)`", found[1] if found else ""):
         assert registry[name].expected.code == code
 

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from ddpsim import UsageError
-from ddpsim.scenarios import load, run_scenario
-from ddpsim.scenarios.files import toml_file
+from ddpsim.scenarios import load
 from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerName
 from tests.docs.blocks import ROOT
@@ -21,12 +20,6 @@ def known_keys(tmp_path, text):
     with pytest.raises(UsageError) as caught:
         load(str(path))
     return re.search(r"expected one of ([\w, ]+)", str(caught.value))[1].split(", ")
-
-
-def test_the_example_in_the_reader(tmp_path):
-    (tmp_path / "own.toml").write_text("".join(re.findall(r"^    (?:.*\n)|^\n", toml_file.__doc__, re.MULTILINE)))
-    for engine in ("torch", "ddp"):
-        assert run_scenario(str(tmp_path / "own.toml"), engine).findings == ()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from itertools import chain, combinations_with_replacement, permutations, produc
 from typing import NamedTuple
 
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.named import RandomWalk
 from tests.exploration.kernel_programs import KernelRun, Operation, Program, Ran, explored
 from tests.exploration.stateful import Futures, searched
 

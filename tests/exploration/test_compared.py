@@ -5,8 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from ddpsim import Crash, explore
-from ddpsim.simulator.exploration.compared import OF_THE_STORE, OF_THREADS, not_compared
-from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.exploration.dpor import OF_THE_STORE, OF_THREADS, Dpor, not_compared
 from tests.exploration.differential import FAMILIES
 from tests.exploration.kernel_programs import store_operation
 from tests.exploration.programs import store

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Code, UsageError, Verdict, explore, replay, shrink, simulate
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from tests.diagnosis.ending import ends_with
 from tests.exploration.programs import senders_to_one, store
 

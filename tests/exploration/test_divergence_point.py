@@ -13,8 +13,7 @@ from ddpsim.scenarios.model import CLEAN, Scenario
 from ddpsim.scenarios.running.closest_pass import with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.divergence_point import closest_pass
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Guided, Replay
 from tests.kit.rows import rows
 
 

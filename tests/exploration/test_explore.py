@@ -13,7 +13,7 @@ import torch.distributed as dist
 import ddpsim
 from ddpsim import Budget, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.choices import RedundantRun
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 from tests.exploration.programs import (
     add_up,
     overtaken,

@@ -1,11 +1,12 @@
 """Races and initials of small runs, worked out by hand; who sleeps on. In the words of the published algorithm."""
 
+from types import SimpleNamespace
+
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
 from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
-from ddpsim.simulator.exploration.steps import initials
 from tests.kit.rows import rows
 
 MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}
@@ -108,7 +109,7 @@ def test_who_learns_that_a_call_is_complete_comes_after_all_who_issued_it():
     for rank in range(2):
         order.begins(rank, rank)
         order.touched(rank, Access(("call", "default", 0), Mode.CONTRIBUTE))
-        order.issued(rank, (rank, 1))
+        order.issued(rank, (rank, 1), SimpleNamespace(peer=None))
     order.completed([(0, 1), (1, 1)])
     order.learned(0, (0, 1))
     order.begins(0, 2)
@@ -124,7 +125,7 @@ def test_a_message_that_came_later_could_have_been_taken():
     channel = ("channel", "default", 0, 0)
     for node, (rank, mode, candidates) in enumerate([(1, Mode.SEND, ()), (0, Mode.RECEIVE, (1,)), (2, Mode.SEND, ())]):
         order.begins(rank, node)
-        order.touched(rank, Access(channel, mode), candidates)
+        order.touched(rank, Access(channel, mode), candidates=candidates)
     assert races_of(order) == {(1, 2): [2]}
 
 

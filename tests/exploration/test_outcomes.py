@@ -8,8 +8,7 @@ import numpy
 import torch
 
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.exploration.outcomes import counted, outcome_of
-from ddpsim.simulator.exploration.values import text_of
+from ddpsim.simulator.exploration.outcomes import counted, outcome_of, text_of
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding

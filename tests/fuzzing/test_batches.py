@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_training
-from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.batch import draw_each, run_batch
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, FailureGroup, Totals, merged
 from ddpsim.scenarios.fuzzing.judging import judged
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan

@@ -11,11 +11,10 @@ from ddpsim import UsageError
 from ddpsim.scenarios import load, run_scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
 from ddpsim.scenarios.fuzzing.corpus import CorpusState, try_all
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
 from ddpsim.scenarios.training.training import NetworkChoice, Rule
 from tests.fuzzing.replaying import planted

@@ -13,10 +13,9 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing import keeping
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.simulator.ctrl_c import CtrlC
 from tests.kit.own_programs import RACY
 

@@ -7,10 +7,9 @@ stands in the failure's text as a file.
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.summary import summary
 from tests.tiers import sweep
 
 

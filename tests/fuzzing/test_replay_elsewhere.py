@@ -16,8 +16,7 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import of_training
-from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
-from ddpsim.scenarios.fuzzing.quiet import quiet
+from ddpsim.scenarios.fuzzing.batch import draw_each, quiet
 from ddpsim.scenarios.fuzzing.strategies import policies, scenarios, trainings
 from ddpsim.scenarios.fuzzing.strategies.torch_limits import possible_for_torch
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from ddpsim import Pct, UsageError, Verdict, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.batch import draw_each
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
@@ -20,11 +20,10 @@ from ddpsim.scenarios.training.oracle import check_has_meaning
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.named import RandomWalk
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.dtypes import DTYPES
-from ddpsim.simulator.programs.program import Issue, Program, Wait
+from ddpsim.simulator.programs.program import DTYPES, Issue, Program, Wait
 from ddpsim.simulator.programs.validation import validate
 from tests.tiers import sweep
 

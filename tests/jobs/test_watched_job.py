@@ -72,7 +72,7 @@ def test_a_job_that_never_rests_is_ended_at_the_limit(tmp_path):
         ),
         (
             [sys.executable, "-c", ""],
-            "the job ended with status 0, and wrote no record, expected torchrun with ranks",
+            "the job ended with status 0, and wrote no record, expected ranks that create a process group",
         ),
     ],
 )

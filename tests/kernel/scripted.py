@@ -41,7 +41,7 @@ from ddpsim.simulator.kernel.requests import (
     Wake,
 )
 from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RoundRobin
 
 
 class Unwound(BaseException):

@@ -130,7 +130,7 @@ def test_a_system_that_gives_no_more(program, limit, files):
     resource.setrlimit(limit, (least, before[1]))
     try:
         with pytest.raises(
-            UsageError, match=r"^the system does not give 16 processes for ranks .*: take fewer ranks, or"
+            UsageError, match=r"^the system does not start 16 processes for ranks .*: take fewer ranks, or"
         ):
             simulate_program(command, 16)
     finally:

@@ -3,7 +3,7 @@
 import torch.distributed as dist
 
 from ddpsim import Budget, Verdict, explore, replay, simulate
-from ddpsim.simulator.kernel.turns import TURN_STEPS
+from ddpsim.simulator.kernel.scheduler import TURN_STEPS
 from tests.exploration.programs import store
 from tests.kit.rows import rows
 

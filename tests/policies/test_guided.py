@@ -2,7 +2,7 @@
 
 from ddpsim import simulate
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from tests.exploration.programs import senders_to_one
 
 POINT = ChoicePoint(ChoiceKind.RANK, 0, 0)

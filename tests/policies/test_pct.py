@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.pct import Pct
-from ddpsim.simulator.policies.random_walk import RandomWalk
 from tests.kit.rows import rows
 from tests.policies.interleaving import interleave
 
@@ -106,6 +106,6 @@ def test_sources_are_drawn_evenly():
 
 @rows("depth", [0, -1, 1.5, "3", True])
 def test_a_depth_that_is_none(depth):
-    expected = f"depth is {depth!r}, expected a whole number from 1 on: say how deep a bug to look for"
+    expected = f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         Pct(0, depth=depth)

@@ -1,10 +1,8 @@
 """Policies answer with an index; the same seed or schedule answers alike."""
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.policies.replay import Divergence, Replay
-from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
+from ddpsim.simulator.policies.schedule_replay import Divergence, Guided, Replay
 from ddpsim.simulator.transcript import Choice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)

@@ -38,7 +38,7 @@ def test_both_sides_of_a_choice_of_ranks():
     # Rank 3 starts, and before its send the fourth of 3, 0, 1, 2 goes on. Without a send it returns: three are left.
     assert replay(collects, 4, token(3, 3, 0, 2, 1), args=(3,)).schedule.choices[:5] == (3, 3, 0, 2, 1)
     assert str(caught(3, 3, 0, 2, 1, senders=1)).splitlines() == [
-        "replay diverged at step 0: choice 1 of the schedule takes option 3 of which rank runs next, but only 3 are "
+        "replay diverged at step 0: choice 1 of the schedule (which rank runs next) takes option 3, but only 3 are "
         "open: the program or its input has changed since the recording",
         "  recorded   takes option 3, so 4 or more were open, and continues with 0.2.1",
         f'  open now   rank 0  next: issue recv #0  int64[]  from any source  group "default"  test_replay.py:{RECV}',
@@ -102,7 +102,7 @@ def test_both_sides_of_a_choice_of_messages():
         replay(mails, 4, recorded.schedule, args=(3,))
     line = mails.__code__.co_firstlineno + 3
     text = str(found.value).splitlines()
-    assert "takes option 2 of whose message a receive takes, but only 2 are open: " in text[0]
+    assert "(whose message a receive takes) takes option 2, but only 2 are open: " in text[0]
     assert text[2:4] == [
         f'  open now   rank 1  last: issue send #0  int64[]  to rank 0  group "default"  test_replay.py:{line}',
         f'             rank 2  last: issue send #0  int64[]  to rank 0  group "default"  test_replay.py:{line}',

@@ -2,8 +2,7 @@
 
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.checked import Met, RankEnd
+from ddpsim.simulator.programs.check import Met, RankEnd, check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.kit.rows import rows

@@ -24,9 +24,9 @@ def exchanged(shapes, splits):
 
 BAD = {
     "no-ranks": (Program(0, (), ()), "world_size is 0, expected 1 or more"),
-    "other-count": (Program(2, (), ((),)), "there are steps for 1 ranks, expected them for each of 2"),
-    "group-twice": (program((), (), groups=[G, G]), "group 'g' is there twice"),
-    "group-default": (program((), groups=[Group("default", (0,))]), "group 'default' is there twice"),
+    "other-count": (Program(2, (), ((),)), "steps are given for 1 ranks, expected steps for all 2"),
+    "group-twice": (program((), (), groups=[G, G]), "group 'g' is defined twice"),
+    "group-default": (program((), groups=[Group("default", (0,))]), "group 'default' is defined twice"),
     "group-order": (
         program((), (), groups=[Group("g", (1, 0))]),
         r"group 'g' has ranks \[1, 0\], expected some of 0 to 1",
@@ -37,19 +37,19 @@ BAD = {
     "wait-for-nothing": (program((), (Wait("b"),)), "rank 1 step 0: waits for 'b', expected the name of a call"),
     "wait-twice-for-a-send": (
         program((*waited(sent("a", 1)), Wait("a")), ()),
-        "rank 0 step 2: waits for the message 'a' again, expected one wait, as gloo would wait for good",
+        "rank 0 step 2: waits for the message 'a' again, expected one wait, because gloo would wait forever",
     ),
     "wait-twice-for-a-recv": (
         program((), (received("a", 0), Wait("a"), Wait("a"))),
         "rank 1 step 2: waits for the message 'a' again, expected one wait",
     ),
-    "name": (alone(reduced("\ud800")), r"rank 0 step 0: name is '\\ud800', expected characters"),
-    "name-of-group": (program((), groups=[Group("\udfff", (0,))]), r"name is '\\udfff', expected characters"),
+    "name": (alone(reduced("\ud800")), r"rank 0 step 0: name is '\\ud800', expected valid Unicode"),
+    "name-of-group": (program((), groups=[Group("\udfff", (0,))]), r"name is '\\udfff', expected valid Unicode"),
     "operation": (program((Issue("a", "reduce_all"),)), "operation is 'reduce_all', expected one of all_reduce, "),
-    "group-unknown": (alone(reduced("a", group="h")), "group is 'h', expected one of the rank's own: default"),
+    "group-unknown": (alone(reduced("a", group="h")), "group is 'h', expected a group that the rank is in: default"),
     "group-of-others": (
         program((), (), (reduced("a", group="g"),), groups=[G]),
-        "rank 2 step 0: group is 'g', expected one of the rank's own: default",
+        "rank 2 step 0: group is 'g', expected a group that the rank is in: default",
     ),
     "dtype": (alone(reduced("a", dtype="complex64")), "all_reduce has dtype 'complex64', expected one of float32, "),
     "dtype-of-barrier": (alone(Issue("a", "barrier", dtype="int8")), "barrier has dtype 'int8', expected none"),
@@ -81,7 +81,7 @@ BAD = {
     "too-long-of-nothing": (alone(reduced("a", 0, 2**70)), "all_reduce has shapes .*, expected at most 268435456"),
     "nothing-from-any": (
         alone(received("a", -1, shape=(0, 2))),
-        r"recv from any source has shapes \[\(0, 2\)\], expected an element, as gloo refuses it",
+        r"recv from any source has shapes \[\(0, 2\)\], expected 1 element or more, as gloo rejects 0",
     ),
     "rows": (
         alone(Issue("a", "reduce_scatter_tensor", shapes=((4,),), dtype="int8", reduction="SUM")),
@@ -98,7 +98,7 @@ BAD = {
     ),
     "splits-sum": (
         alone(exchanged(((3,), (3,)), ((1, 1, 1), (1, 1, 2)))),
-        "all_to_all_single has splits .*, expected 3 lengths each, in all 3 and 3 rows",
+        "all_to_all_single has splits .*, expected two lists of 3 with sums of 3 and 3",
     ),
 }
 

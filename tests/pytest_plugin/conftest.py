@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import ddpsim.scenarios.cli.judgement
 import ddpsim.scenarios.files.loader
-import ddpsim.scenarios.pytest_plugin.hypothesis_runs
-import ddpsim.scenarios.pytest_plugin.reports_page  # noqa: F401
+import ddpsim.scenarios.pytest_plugin.failure_reports
+import ddpsim.scenarios.pytest_plugin.hypothesis_runs  # noqa: F401
 from ddpsim import Verdict, explore
 from ddpsim.scenarios import registry, run_scenario
 from tests.pytest_plugin.reading import Failure

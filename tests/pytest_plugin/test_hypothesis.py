@@ -165,7 +165,7 @@ def test_a_deadline_holds_only_where_a_test_sets_one(fails):
 
 def test_an_async_test_is_one_line(fails):
     assert fails(drawn("st.integers()", "pass").replace("def", "async def")).lines == [
-        "@pytest.mark.ranks: test_it is async, expected a plain function: ranks run no event loop"
+        "@pytest.mark.ranks: test_it is async, expected a plain function: call asyncio.run in it"
     ]
 
 

@@ -20,9 +20,9 @@ LINES = {
     "ranks(True)": "world size is True, expected a whole number from 1: the number of ranks",
     "ranks(4.0)": "world size is 4.0, expected a whole number from 1: the number of ranks",
     "ranks(2, 'random')": "2 positional arguments are given, expected only the world size: name the others",
-    "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.NAMES)}: did you mean seed?",
+    "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.NAMES)}: did you mean 'seed'?",
     "ranks(2, colour=3)": f"unknown option 'colour', expected one of {', '.join(marker.NAMES)}: leave it out",
-    "ranks(2, seed='3')": "seed is '3', expected a whole number",
+    "ranks(2, seed='3')": "seed is '3', expected a whole number: write seed=1 for instance",
     "ranks(2, seeds=20)": "seeds is 20, expected whole numbers: write seeds=range(20) for instance",
     "ranks(2, seeds=[])": "seeds is empty, expected one or more different whole numbers: "
     "write seeds=range(20) for instance",
@@ -30,25 +30,27 @@ LINES = {
     "write seeds=range(20) for instance",
     "ranks(2, seeds=[1, 1])": "seeds has a number twice, expected one or more different whole numbers: "
     "write seeds=range(20) for instance",
-    "ranks(2, seeds={1, 2})": "seeds is of type set, expected a range, a list or a tuple, in a fixed order",
+    "ranks(2, seeds={1, 2})": "seeds is of type set, expected a range, a list or a tuple, whose order is fixed: "
+    "write seeds=range(20) for instance",
     "ranks(2, seed=1, seeds=[1])": "seeds and seed are both given, expected at most one: keep one of them",
     "ranks(2, explore=True, seeds=[1])": "explore and seeds are both given, expected at most one: "
-    "an exploration chooses its schedules itself",
+    "leave it out, because an exploration chooses its schedules itself",
     "ranks(2, explore=True, policy='pct')": "explore and policy are both given, expected at most one: "
-    "an exploration chooses its schedules itself",
+    "leave it out, because an exploration chooses its schedules itself",
     "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' uses no seed: "
     f"write policy={listed(map(repr, DRAWING))}",
-    "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or {'policy': 'dfs', 'preemptions': 2}",
-    "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions",
+    "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or a dict: "
+    "write {'policy': 'dfs', 'preemptions': 2} for instance",
+    "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions: leave it out",
     "ranks(2, explore='pct')": "explore is 'pct', which draws random schedules and never covers all, expected "
     "'dpor' or 'dfs': for a number of random schedules write policy='pct', seeds=range(20)",
-    "ranks(2, expect=3)": "expect is 3, expected a finding code, such as 'deadlock.missing_rank'",
+    "ranks(2, expect=3)": "expect is 3, expected a finding code: write 'deadlock.missing_rank' for instance",
     "ranks(2, timeout='x')": "timeout is 'x', expected a number above 0: the time limit of the test",
     "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3, but a budget is given, too: "
     "write seconds= in the budget",
-    "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
+    "ranks(2, budget=3)": "budget is 3, expected a ddpsim.Budget or a dict: write {'seconds': 10}",
     "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
-    "stuck_seconds",
+    "stuck_seconds: leave it out",
     "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: "
     "the time limit of the test",
     "ranks(2, budget={'seconds': -1})": "budget has seconds=-1, expected a number above 0: the time limit of the test",
@@ -90,10 +92,10 @@ ELSEWHERE = {
         "is on class TestIt, expected on a test function: mark each of its methods"
     ),
     f"{RANKS}async def test_it(rank):\n    pass\n": (
-        "test_it is async, expected a plain function: ranks run no event loop"
+        "test_it is async, expected a plain function: call asyncio.run in it"
     ),
     f"{RANKS}async def test_it(rank):\n    yield\n": (
-        "test_it is async, expected a plain function: ranks run no event loop"
+        "test_it is async, expected a plain function: call asyncio.run in it"
     ),
     f"{RANKS}def test_it(rank):\n    yield\n": ("test_it is a generator, expected a plain function: remove its yield"),
     f"{RANKS}@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
@@ -126,7 +128,7 @@ def test_a_method_of_a_unittest_case_is_one_line(fails):
         passed=1,
     )
     assert failure.lines == [
-        "@pytest.mark.ranks: test_a is in a unittest.TestCase, expected a function or a method of a plain class"
+        "@pytest.mark.ranks: test_a is in a unittest.TestCase, expected a plain class: leave out the base class"
     ]
 
 

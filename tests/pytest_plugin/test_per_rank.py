@@ -232,14 +232,19 @@ def test_one_that_asks_for_the_one_it_replaces_is_told_so(fails, pytester):
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef box():\n    return []\n")
     source = "@per_rank\ndef box(box, rank):\n    return [*box, rank]\n"
     assert fails(source + marked("pass", arguments="box")).lines == [
-        "@pytest.mark.ranks: fixture 'box' requests the fixture that it overrides, which @per_rank does not support"
+        "@pytest.mark.ranks: fixture 'box' requests the fixture that it overrides, which @per_rank does not support: "
+        "rename it"
     ]
 
 
 @pytest.mark.parametrize(
-    ("body", "found"), [("yield\n    yield", "yields twice"), ("if False:\n        yield", "did not yield")]
+    ("body", "found", "remedy"),
+    [
+        ("yield\n    yield", "yields twice", "remove the second"),
+        ("if False:\n        yield", "did not yield", "add it, or return the value"),
+    ],
 )
-def test_yielding_twice_or_never_is_one_line(fails, body, found):
+def test_yielding_twice_or_never_is_one_line(fails, body, found, remedy):
     assert fails(model(body).replace("ranks(2)", "ranks(1)")).lines == [
-        f"@pytest.mark.ranks: fixture 'model' {found}, expected one yield"
+        f"@pytest.mark.ranks: fixture 'model' {found}, expected one yield: {remedy}"
     ]

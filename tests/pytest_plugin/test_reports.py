@@ -166,8 +166,8 @@ def test_a_folder_that_cannot_be_written_is_one_line_before_anything_runs(run, p
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line] == [
-        f"ERROR: --ddpsim-report: report folder {pytester.path}/taken.txt/below cannot be written (Not a directory), "
-        "expected a folder or a place for one: give another one"
+        f"ERROR: --ddpsim-report: report folder {pytester.path}/taken.txt/below cannot be written (Not a directory): "
+        "give another folder"
     ]
     assert result.outlines == []
 

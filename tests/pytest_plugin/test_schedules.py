@@ -235,8 +235,8 @@ def test_a_token_of_no_test_here_is_one_line(run, fails):
     result = run(passes(), "--ddpsim-replay", token)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert [each for each in result.errlines + result.outlines if token in each] == [
-        f"ddpsim: replay token {token} matches none of the collected tests: give the file and the test as "
-        "in the replay line"
+        f"ddpsim: replay token {token} matches none of the collected tests, expected one: give the file and "
+        "the test as in the replay line"
     ]
 
 
@@ -250,8 +250,8 @@ def test_a_token_of_several_tests_runs_all_and_says_so(run, fails, pytester):
     both.assert_outcomes(failed=2)
     both.stdout.fnmatch_lines(
         [
-            f"ddpsim: replay token {token} matches 2 tests, which were all run: give the file and the "
-            "test as in the replay line"
+            f"ddpsim: replay token {token} matches 2 tests, which were all run, expected one: give the "
+            "file and the test as in the replay line"
         ]
     )
     one = fails("", "one/test_same.py", "--import-mode=importlib", "--ddpsim-replay", token)

@@ -4,7 +4,14 @@ import json
 import pickle
 from collections import Counter
 
+from ddpsim.simulator.records.record_forms import JobReader
+
 CPP = {"float32": "Float", "float64": "Double", "int64": "Long"}
+
+
+def read(data, source):
+    """The record in a file, read without other ones."""
+    return JobReader().read(data, source)
 
 
 def call(

@@ -7,8 +7,9 @@ from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.rank_record import CallProgress, RecordError
 from ddpsim.simulator.records.record_diagnosis import diagnose
-from ddpsim.simulator.records.record_forms import read
 from tests.kit.rows import rows
+
+from .dumps import read
 
 HEAD = "V|1|base_timestamp=1714234567.890\nnew_comm|comm=world|rank={}|world_size={}\n"
 SUM = "C1|sig|all_reduce|in_count=8|out_count=8|dtype=f32|red_op=sum|async_op=f|comm=world\n"

@@ -8,16 +8,18 @@ import pytest
 from ddpsim.simulator.records import entries as module
 from ddpsim.simulator.records.entries import EntriesReader
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_forms import JobReader, read
+from ddpsim.simulator.records.record_forms import JobReader
 from tests.kit.rows import rows
 from tests.records.dumps import call, job, pickled, written
+
+from .dumps import read
 
 DONE, HUNG = call(), call(line=21, state="started")
 
 
 def records(dumps):
     reader = JobReader()
-    return [read(pickled(each), f"rank_{rank}", reader) for rank, each in dumps.items()]
+    return [reader.read(pickled(each), f"rank_{rank}") for rank, each in dumps.items()]
 
 
 def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_their_own():

@@ -8,9 +8,10 @@ import pytest
 from ddpsim.simulator.calls import Signature, Site
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.rank_record import CallProgress, RecordError
-from ddpsim.simulator.records.record_forms import read
 from tests.kit.rows import rows
 from tests.records.dumps import as_json, call, dump, job, pickled
+
+from .dumps import read
 
 WORLD = {"0": (0, 1, 2, 3), "5": (1, 3)}
 

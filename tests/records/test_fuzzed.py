@@ -8,13 +8,13 @@ import struct
 import pytest
 
 from ddpsim.simulator.records.as_clog import log_of
-from ddpsim.simulator.records.history import history
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose
-from ddpsim.simulator.records.record_forms import read
+from ddpsim.simulator.records.record_diagnosis import diagnose, history
 from ddpsim.simulator.records.run_log import Noted, RunLog
 from tests.records.dumps import as_json, call, job, pickled
+
+from .dumps import read
 
 ODD = (
     None,
@@ -143,4 +143,4 @@ def test_damaged_records_are_one_line_or_a_diagnosis(seed):
         diagnosis = diagnose(found)
         for finding in diagnosis.findings:
             assert str(finding)
-        history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls)
+        history(diagnosis)

@@ -11,8 +11,9 @@ from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.plain_pickle import closed
 from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_diagnosis import diagnose
-from ddpsim.simulator.records.record_forms import read
 from tests.records.dumps import call, job, pickled
+
+from .dumps import read
 
 DONE, HUNG = call(), call(line=21, state="started")
 

@@ -10,7 +10,7 @@ from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.simulator.choices import Schedule, Who
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Replay
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import Line
 

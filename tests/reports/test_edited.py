@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import FORMS
+from ddpsim.reports.document import ReportError
 from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.making.exploration_document import document_of_exploration
+from ddpsim.reports.report_folder import FORMS
 from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 

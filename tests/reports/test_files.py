@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.reports.files import WRITTEN, check_folder, write_reports
 from ddpsim.reports.forms.json_form import read
+from ddpsim.reports.report_folder import WRITTEN, check_folder, write_reports
 from tests.reports.examples import MISSING, document
 
 

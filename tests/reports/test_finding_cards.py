@@ -12,13 +12,12 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial
 
 from ddpsim.reports.document import Document, Site
-from ddpsim.reports.forms.finding_cards import finding_cards_of
 from ddpsim.reports.forms.first_difference import first_difference_of
-from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.page_data import colours_of
+from ddpsim.reports.forms.html import finding_cards_of, to_html
+from ddpsim.reports.forms.page_data import colours_of, excerpt
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
-from ddpsim.reports.layout.near_misses import near_misses
+from ddpsim.reports.layout.mismatches import near_misses
 from ddpsim.simulator.events import EventKind
 from tests.reports.examples import MISSING, document, run_of
 from tests.reports.made import Story, call, exploration, missing_rank, parted
@@ -26,13 +25,13 @@ from tests.reports.made import Story, call, exploration, missing_rank, parted
 
 def present(run, finding=0):
     """Who is at each line, as (the text of the line, [(role, who, what)])."""
-    card = finding_cards_of(run).cards[finding]
-    return [(marked(place), [tuple(each) for each in place.code_line.present]) for place in card.code_lines]
+    card = finding_cards_of(run)[finding]
+    return [(marked(excerpt(run.sites[line.site])), [tuple(each) for each in line.present]) for line in card.code_lines]
 
 
-def marked(place):
+def marked(source):
     """The line itself; what stands around it is not marked."""
-    (line,) = (line.text for line in place.source if line.is_marked)
+    (line,) = (line.text for line in source if line.is_marked)
     return line.strip()
 
 
@@ -169,7 +168,7 @@ def test_an_error_opens_with_the_line_that_raised_and_what_follows_repeats_no_li
         ('raise ValueError("broken sample")', [("culprit", "rank 1", "raised ValueError: broken sample")]),
         ("dist.barrier()", [("waits", "ranks 0, 2", "waiting in barrier #0")]),
     ]
-    assert [str(each.finding.code) for each in finding_cards_of(run).cards] == ["rank_error", "deadlock.dead_rank"]
+    assert [str(each.finding.code) for each in finding_cards_of(run)] == ["rank_error", "deadlock.dead_rank"]
     assert present(run, 1) == []
 
 
@@ -189,7 +188,7 @@ def test_no_sentence_of_a_finding_stands_twice_but_in_the_text_that_is_folded():
 
 
 def test_of_replicas_that_differ_the_values_stand_in_the_opening_view():
-    (card, *_) = finding_cards_of(document("loss-scale-differs").runs[0]).cards
+    (card, *_) = finding_cards_of(document("loss-scale-differs").runs[0])
     assert len(card.values) == 4
     assert card.values[1].startswith("rank 1  weight[0, 0] = ")
 

@@ -10,7 +10,6 @@ from jsonschema import Draft202012Validator
 from junitparser import JUnitXml
 from rich.cells import cell_len
 
-from ddpsim.reports.files import FORMS, write_reports
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import from_json, schema, to_json
@@ -18,6 +17,7 @@ from ddpsim.reports.forms.junit import JunitCase, to_junit
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.index import IndexEntry, folder_name, row_of, to_index
+from ddpsim.reports.report_folder import FORMS, write_reports
 from tests.reports.examples import HOSTILE, hostile
 from tests.reports.tags import Tags
 

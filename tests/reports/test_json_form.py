@@ -10,8 +10,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from ddpsim import reports
-from ddpsim.reports.document import VERSION, Difference, Document
-from ddpsim.reports.errors import ReportError
+from ddpsim.reports.document import VERSION, Difference, Document, ReportError
 from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of

@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
 from ddpsim.reports.document import Document
+from ddpsim.reports.forms.chrome_trace import spans_of
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.layout.lanes import lanes_of
-from ddpsim.reports.layout.spans import spans_of
 from ddpsim.reports.making import result_document as making_result
 from ddpsim.reports.making.exploration_document import difference_of, document_of_exploration
 from ddpsim.reports.making.result_document import document_of

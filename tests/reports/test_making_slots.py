@@ -8,7 +8,7 @@ from ddpsim import simulate
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.simulator.choices import Schedule, Who
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.schedule_replay import Replay
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of
 
 

@@ -7,9 +7,8 @@ from itertools import combinations, pairwise
 import pytest
 
 from ddpsim.reports.document import Finding, Rank, Waiting
-from ddpsim.reports.layout.wait_folding import LARGEST, folded
-from ddpsim.reports.layout.wait_layout import picture_of
-from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, wait_graph_of
+from ddpsim.reports.layout.wait_layout import pictures_of
+from ddpsim.reports.layout.wait_nodes import LARGEST, DrawnWaitGraph, WaitEdge, WaitNode, folded, wait_graph_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
@@ -121,6 +120,11 @@ DRAWN = (
     (ring(1_024), 8),
     (threads(64), 13),
 )
+
+
+def picture_of(graph):
+    """The picture for a wide screen."""
+    return next(iter(pictures_of(graph).values()))
 
 
 @rows(("run", "count"), DRAWN)

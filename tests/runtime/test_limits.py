@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ddpsim import Budget, InternalError, UsageError, Verdict, simulate, simulator
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.runtime import core_time
+from ddpsim.simulator.runtime import stopwatch
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 from tests.kit.limit_clocks import SecondsAsleep, limits_go_by
 
@@ -288,15 +288,15 @@ def test_a_rank_that_waits_for_a_core_is_not_stuck(isolation, monkeypatch):
         dist.barrier()
 
     seconds = count()
-    monkeypatch.setattr(core_time, "_without_a_core", lambda file: next(seconds))
+    monkeypatch.setattr(stopwatch, "_without_a_core", lambda file: next(seconds))
     simulate(program, 2, isolation=isolation, budget=Budget(stuck_seconds=0.1)).raise_for_verdict()
 
 
 def test_how_long_a_thread_has_waited_for_a_core(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {7: 1.5}[clock])
     (tmp_path / "schedstat").write_text("1500000000 2250000000 12\n")
-    assert core_time.core_seconds(7, str(tmp_path / "schedstat")) == 3.75
-    assert core_time.core_seconds(7, str(tmp_path / "not there")) == 1.5
+    assert stopwatch.core_seconds(7, str(tmp_path / "schedstat")) == 3.75
+    assert stopwatch.core_seconds(7, str(tmp_path / "not there")) == 1.5
 
 
 def test_a_rank_lets_the_clock_of_the_limits_go_on_by_real_time():

@@ -8,8 +8,7 @@ import torch.distributed as dist
 
 from ddpsim import Budget, simulate
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.runtime.rank_thread import RankUnwound
-from ddpsim.simulator.runtime.thread_exit import ThreadExit
+from ddpsim.simulator.runtime.rank_thread import RankUnwound, ThreadExit
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from tests.kit.rank_threads import start
 

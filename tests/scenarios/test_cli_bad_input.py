@@ -20,7 +20,7 @@ BAD = {
     "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', which does not exist: correct the path",
-    "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml",
+    "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml: correct it",
     "list examples": "examples has no scenario, expected @scenario functions or TOML files: ...",
     "list --tag cycel": "tag is 'cycel', expected one of ..., cycle, ...: did you mean 'cycle'?",
     "list --tag xyz scenarios/join": "tag is 'xyz', expected one of ..., join, ...: give one of these",
@@ -43,7 +43,7 @@ BAD = {
     "zoo send-send --tag join": "tag is 'join', expected one of cycle, point-to-point: give one of these",
     "bench --rounds 0": "rounds is 0, expected 1 to 10000: correct it",
     "bench --transport processes": (
-        "transport is 'processes', but bench measures only the simulation: take 'memory' or 'gloo'"
+        "transport is 'processes', but bench measures only the simulation: use 'memory' or 'gloo'"
     ),
     "bench --transport carrier": (
         "transport is 'carrier', expected 'memory', 'gloo', 'processes': give one of these names"
@@ -75,8 +75,8 @@ BAD = {
     "fuzz no-such-scenario": "scenario is 'no-such-scenario', expected a name in `ddpsim list`...",
     "fuzz --corpus README.md": "corpus 'README.md' is not a folder: give a folder or a new name...",
     "shrink join-baseline": (
-        "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the schedule "
-        "that it fails under"
+        "the verdict of join-baseline on 4 ranks under this schedule is pass, expected a failure to shrink: give a "
+        "schedule under which it fails"
     ),
     "shrink send-send s1:0:00000000 --policy random": (
         "policy is 'random', but a replay token already has a schedule: leave one of them out"

@@ -146,7 +146,7 @@ BAD = {
     "no such path": (
         {},
         ["gone"],
-        "gone does not exist, expected a file, a folder, an archive or a pattern of records",
+        "gone does not exist, expected a file, a folder, an archive or a pattern: correct it",
     ),
     "an empty folder": ({}, ["."], "found no record in ., expected a dump of torch's flight recorder"),
     "no record": ({"a.log": b"x"}, ["."], "found no record in . among 1 files, expected"),
@@ -214,8 +214,8 @@ def test_archives_cannot_leave_their_place(ddpsim, tmp_path):
         return ddpsim("diagnose", "bad.tar")
 
     for fields, message in (
-        ({"name": "../rank_0"}, "has a member '../rank_0', whose path leaves the archive"),
-        ({"name": "/rank_0"}, "whose path leaves the archive"),
+        ({"name": "../rank_0"}, "has a member '../rank_0', expected a path inside the archive"),
+        ({"name": "/rank_0"}, "expected a path inside the archive"),
         ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "has the link or device 'rank_0', expected plain files"),
         ({"type": tarfile.CHRTYPE}, "has the link or device"),
     ):
@@ -223,7 +223,7 @@ def test_archives_cannot_leave_their_place(ddpsim, tmp_path):
         assert (status, out, message in err) == (2, "", True), err
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("a/../../rank_0", b"x")
-    assert "whose path leaves the archive" in ddpsim("diagnose", "bad.zip")[2]
+    assert "expected a path inside the archive" in ddpsim("diagnose", "bad.zip")[2]
 
 
 def test_a_bomb_is_refused_before_it_is_read(ddpsim, tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_in_an_archive_that_is_cut_what_is_refused_still_is(ddpsim, tmp_path):
         archive.writestr("rank_2", b"x" * 5000)
     data = (tmp_path / "bad.zip").read_bytes()
     (tmp_path / "bad.zip").write_bytes(data[:-3000])
-    assert "whose path leaves the archive" in ddpsim("diagnose", "bad.zip")[2]
+    assert "expected a path inside the archive" in ddpsim("diagnose", "bad.zip")[2]
 
 
 def test_a_damaged_member_of_a_zip_ends_what_is_read_of_it(ddpsim, tmp_path):
@@ -321,7 +321,7 @@ def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
     taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
     assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
     assert ddpsim("diagnose", "dumps", "--write-test", "own.txt")[2] == (
-        "ddpsim: --write-test is 'own.txt', expected OUT.py for pytest, or OUT.toml for ddpsim\n"
+        "ddpsim: --write-test is 'own.txt', expected a name that ends in .py (pytest) or .toml (ddpsim): correct it\n"
     )
 
 

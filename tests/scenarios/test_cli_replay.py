@@ -9,8 +9,8 @@ import pytest
 from ddpsim import Code, Schedule, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.replay import HELP, show_steps, walk
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.cli.stepping import HELP, show_steps, walk
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
 from ddpsim.simulator.choices import choices_text, program_on
 from ddpsim.simulator.transcript import Line
@@ -157,7 +157,7 @@ def test_a_run_that_diverges_shows_both_sides_and_its_steps_up_to_there(replay, 
     status, out, err = replay(name, token(name, 1, 0, 0, 3), "--step")
     assert status == Status.USAGE_ERROR
     first, recorded, is_open, *_ = err.splitlines()
-    assert first.startswith("ddpsim: replay diverged at step 3: choice 3 of the schedule takes option 3 of which rank")
+    assert first.startswith("ddpsim: replay diverged at step 3: choice 3 of the schedule (which rank runs next)")
     assert recorded == "  recorded   takes option 3, so 4 or more were open"
     assert is_open.startswith("  open now   rank 0  next: issue recv #0  int64[]  from any source  ")
     assert "             rank 2  next: return\n" in err
@@ -172,7 +172,7 @@ def test_lenient_goes_on_and_says_from_where(replay, collects):
     status, out, err = replay(name, token(name, 1, 0, 0, 3), "--lenient")
     assert (status, err) == (Status.AS_EXPECTED, "")
     *_, note, conclusion = out.splitlines()
-    assert note.startswith("replay diverged at step 3: choice 3 of the schedule takes option 3 of which rank runs next")
+    assert note.startswith("replay diverged at step 3: choice 3 of the schedule (which rank runs next) takes")
     assert note.endswith("; the replay continued, and took each later choice modulo the number of options")
     assert conclusion == "as expected: pass"
 

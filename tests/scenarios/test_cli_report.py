@@ -9,8 +9,8 @@ import pytest
 from junitparser import JUnitXml
 
 from ddpsim import Schedule
-from ddpsim.reports.files import WRITTEN
 from ddpsim.reports.forms.json_form import read
+from ddpsim.reports.report_folder import WRITTEN
 from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
@@ -325,9 +325,11 @@ UNWRITABLE = {
     "x" * 300: "File name too long",
     "/proc/x": "No such file or directory",
 }
-ELSEWHERE = "expected a folder or a place for one: give another one"
 BAD_FOLDERS = {
-    **{folder: f"report folder {folder} cannot be written ({why}), {ELSEWHERE}" for folder, why in UNWRITABLE.items()},
+    **{
+        folder: f"report folder {folder} cannot be written ({why}): give another folder"
+        for folder, why in UNWRITABLE.items()
+    },
     "": "Invalid value for '--report': it is empty, expected a folder: give one, or . for the working folder; "
     "see `ddpsim {command} --help`",
 }
@@ -358,4 +360,4 @@ def test_a_disk_that_fills_up_is_told(ddpsim, monkeypatch):
     status, out, err = ddpsim("run", "send-send", "--report", "r")
     assert status == 2
     assert "as expected: fail, deadlock.cycle" in out  # what came of the run is not lost
-    assert err.startswith("ddpsim: r/report.html cannot be written (No space left on device), expected a")
+    assert err.startswith("ddpsim: r/report.html cannot be written (No space left on device): give another file")

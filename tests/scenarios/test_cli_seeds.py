@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
-from ddpsim.scenarios.running.fault_text import fault_of, text_of
+from ddpsim.scenarios.running.run_as import fault_of, fault_text
 
 FIRST_COME = """
 import torch
@@ -112,7 +112,7 @@ def test_bad_input_is_one_line(ddpsim, words, told):
     ],
 )
 def test_a_fault_is_what_its_text_says(text, fault):
-    assert (fault_of(text), text_of(fault)) == (fault, text)
+    assert (fault_of(text), fault_text(fault)) == (fault, text)
 
 
 def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
@@ -150,7 +150,7 @@ def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
     out = ddpsim(f"fuzz {late} --executions 1 --world-size 2 --engine torch meet.py:meet")[1]
     assert out.startswith("note  in the first passing run the fault before call 9 of rank 1 did not happen: ")
     err = ddpsim(f"shrink {late} --world-size 2 meet.py:meet")[2]
-    assert " comes to pass under this schedule (the fault before call 9 of rank 1 did not happen: " in err
+    assert " under this schedule is pass (the fault before call 9 of rank 1 did not happen: " in err
     status, out, _ = ddpsim("fuzz --fault crash:rank=3,before_call=0 --executions 1 --engine torch meet.py:meet")
     assert (status, "fails under every schedule tried" in out) == (1, True)
     err = ddpsim(f"fuzz {late} --generate")[2]

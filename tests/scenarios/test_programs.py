@@ -190,7 +190,7 @@ def test_a_hang_is_diagnosed_at_the_users_line(folder, capfd):
         (
             ["bad.py"],
             "'bad.py' does not compile ('(' was never closed (bad.py, line 1)): "
-            "mend it first, `python bad.py` says where",
+            "correct it, `python bad.py` shows the line",
         ),
         (
             ["-m", "no.such"],
@@ -204,19 +204,19 @@ def test_a_hang_is_diagnosed_at_the_users_line(folder, capfd):
         (
             ["-m", "project"],
             "module 'project' is a package without __main__.py, expected a module that `python -m project` runs: "
-            "name one of the package's",
+            "name a module in the package",
         ),
         (
             ["-m", "project.bad"],
             "'project/bad.py' does not compile (unmatched ')' (bad.py, line 1)): "
-            "mend it first, `python project/bad.py` says where",
+            "correct it, `python project/bad.py` shows the line",
         ),
         (
             ["bytes.py"],
             "'bytes.py' is no Python (invalid or missing encoding declaration for 'bytes.py'), "
             "expected a program in Python",
         ),
-        (["-m"], "-m is the last word, expected a module after it: name one"),
+        (["-m"], "-m is the last word, expected a module after it: add the module's name"),
         (["folder.py"], "'folder.py' cannot be read (Is a directory), expected a program: correct the path"),
     ],
 )

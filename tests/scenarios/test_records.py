@@ -15,8 +15,8 @@ from ddpsim.simulator.records.as_program import program_of
 from ddpsim.simulator.records.job import job_of
 from ddpsim.simulator.records.rank_record import CallProgress, RecordError
 from ddpsim.simulator.records.record_diagnosis import diagnose
-from ddpsim.simulator.records.record_forms import read
 from ddpsim.simulator.records.run_log import run_log
+from tests.records.dumps import read
 from tests.records.torchs_reader import told_by_torch
 from tests.tiers import sweep
 

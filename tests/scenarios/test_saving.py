@@ -206,8 +206,8 @@ def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
     [
         ("ddpsim = 2", "ddpsim is 2, expected 1, the version that this ddpsim reads: use the ddpsim that saved"),
         ("ddpsim = true", "ddpsim is True, expected 1"),
-        ('schedule = "0x1.z"', "schedule is '0x1.z', expected answers as in a replay token, such as \"0x12.1.2\""),
-        ('schedule = "0x99999999999"', "schedule is '0x99999999999', expected answers"),
+        ('schedule = "0x1.z"', "schedule is '0x1.z', expected choices as in a replay token: write one such as"),
+        ('schedule = "0x99999999999"', "schedule is '0x99999999999', expected choices"),
         ('runs_on = "nccl"', "runs_on is 'nccl', expected one of torch, ddp"),
         ('scenario = "send-send"\n[[rank]]\nsteps = []', "rank cannot be combined with `scenario`"),
         ('scenario = "no-such-one"', "scenario is 'no-such-one', expected a name"),

@@ -28,8 +28,7 @@ from ddpsim.scenarios.training.training import (
 )
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.shrinking.failing import Failure
-from ddpsim.simulator.shrinking.greedy import Attempt, End, shrink
+from ddpsim.simulator.shrinking.greedy import Attempt, End, Failure, shrink
 from tests.programs.programs import program, received, reduced, sent, waited
 
 LARGE = Training(

@@ -218,22 +218,22 @@ WRONG = {
     ),
     "large batch": (
         'rows = 100000\nnetwork = { name = "linear", features = 2000 }',
-        ":2: rows are up to 100000 of 2000 numbers, expected 100000000 numbers in a batch at most",
+        ":2: rows are up to 100000 of 2000 numbers, expected 100000000 numbers in a batch at most: use fewer",
     ),
     "many iterations together": (
         "world_size = 11\niterations = 100000",
-        ":3: iterations are 100000 on a rank and 1100000 in all, expected 100000 and 1000000 at most",
+        ":3: iterations are 100000 on a rank and 1100000 in all, expected 100000 and 1000000 at most: use fewer",
     ),
     "many iterations by a rule": (
         "iterations = { start = 1, step = 50000 }",
-        ":2: iterations are 150001 on a rank and 300004 in all, expected 100000 and 1000000 at most",
+        ":2: iterations are 150001 on a rank and 300004 in all, expected 100000 and 1000000 at most: use fewer",
     ),
     "large whole": ('[[fault]]\nkind = "crash"\nbefore_call = 9223372036854775808', ":4: fault[0].before_call is 922"),
     "large number": (f"optimizer = {{ learning_rate = 1{'0' * 400} }}", "00000..., expected a number from 0 on"),
     "whole too long to show": (f"seed = 0x{'f' * 5000}", ":2: seed is a number too long to show, expected a whole"),
     "sparse": (
         'network = "embedding"\noptimizer = "adam"',
-        ":3: optimizer is adam, which takes no sparse gradients as the network has: take sgd",
+        ":3: optimizer is adam, which takes no sparse gradients, but the network has such: use sgd",
     ),
     "too many digits": (f"seed = 1{'0' * 5000}", "own.toml cannot be read (a number has too many digits), expected a"),
     "nested too deeply": (f"seed = {'[' * 5000}", "own.toml cannot be read (arrays are nested too deeply), expected a"),
@@ -258,12 +258,12 @@ WRONG = {
     ),
     "exception iteration": (
         "iterations = 2\n[[exception]]\niterations = [2]",
-        ":4: exception[0].iterations is [2], but no rank has more than 2, from 0",
+        ":4: exception[0].iterations is [2], but no rank has more than 2, counted from 0: correct it",
     ),
     "exception past its ranks' end": (
         "world_size = 2\niterations = [4, 2]\njoin = true\n[[exception]]\nranks = [1]\niterations = [3]\n"
         'action = "skip"',
-        ":7: exception[0].iterations is [3], but none of its ranks has more than 2, from 0",
+        ":7: exception[0].iterations is [3], but none of its ranks has more than 2, counted from 0: correct it",
     ),
     "exception of nobody": ('[[exception]]\nranks = []\naction = "skip"', ":3: exception[0].ranks is [], expected one"),
     "exception never": (
@@ -272,7 +272,7 @@ WRONG = {
     ),
     "exception without a word": (
         "[[exception]]",
-        ":2: exception[0].action is missing, expected an action, or the branches that a batch uses",
+        ":2: exception[0].action is missing, expected an action, or `uses` with the branches that a batch uses",
     ),
     "gap": (
         'network = "early_exit"\n[[exception]]\nuses = ["third"]',

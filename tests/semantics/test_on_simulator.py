@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from ddpsim import Result, simulate
-from ddpsim.simulator.transport import staging
+from ddpsim.simulator.transport import gloo
 from tests.kit.results import returned
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
@@ -75,7 +75,7 @@ def test_cases_on_gloo(cases: list[Case]) -> None:
 def test_cases_on_gloo_by_way_of_copies(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     # What is staged on a machine with a GPU, here by the same code from memory to memory. Where gloo departs, it is for
     # how a tensor lies in memory, and a copy lies otherwise.
-    monkeypatch.setattr(staging, "needs_staging", lambda tensor: True)
+    monkeypatch.setattr(gloo, "needs_staging", lambda tensor: True)
     assert complaints(cases, _check_on_gloo) == []
 
 

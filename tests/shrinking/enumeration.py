@@ -5,7 +5,7 @@ from itertools import product
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Group, Program, Wait
 from ddpsim.simulator.programs.validation import validate
-from ddpsim.simulator.shrinking.program_size import size_of
+from ddpsim.simulator.shrinking.program_passes import size_of
 from ddpsim.simulator.verdict import Verdict
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from ddpsim import Budget
-from ddpsim.simulator.shrinking.blocks import blocks
-from ddpsim.simulator.shrinking.greedy import Attempt, End, shrink
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import Attempt, End, Size, shrink
+from ddpsim.simulator.shrinking.structure import blocks
 
 
 def without_a_block(value):

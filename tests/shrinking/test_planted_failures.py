@@ -11,7 +11,7 @@ from ddpsim.scenarios import run_scenario, shrink_scenario
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.scenarios.training.training import JoinTerms, Training
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.programs.program import Crash, Issue
 from tests.programs.programs import received, reduced, sent
 from tests.shrinking import planted

@@ -7,9 +7,7 @@ from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Wait
 from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.shrinking.greedy import Attempt, shrink
-from ddpsim.simulator.shrinking.program_passes import PASSES
-from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, with_ranks
-from ddpsim.simulator.shrinking.program_size import size_of
+from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, size_of, with_ranks
 from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of

@@ -5,25 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Budget
-from ddpsim.simulator.shrinking import schedule_passes
-from ddpsim.simulator.shrinking.greedy import Attempt, shrink
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking import shrunk_schedule
+from ddpsim.simulator.shrinking.greedy import Attempt, Size, shrink
 
-SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: schedule_passes.stripped(tuple(drawn)))
+SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: shrunk_schedule.stripped(tuple(drawn)))
 
 
 @pytest.mark.parametrize(
     ("way", "simpler"),
     [
-        (schedule_passes.truncated, [(), (0, 2), (0, 2)]),
-        (schedule_passes.zeroed, [(), (0, 0, 0, 3), (0, 2)]),
-        (schedule_passes.zeroed_in_pairs, [()]),
-        (schedule_passes.merged, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
+        (shrunk_schedule.truncated, [(), (0, 2), (0, 2)]),
+        (shrunk_schedule.zeroed, [(), (0, 0, 0, 3), (0, 2)]),
+        (shrunk_schedule.zeroed_in_pairs, [()]),
+        (shrunk_schedule.merged, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
         (
-            schedule_passes.single,
+            shrunk_schedule.single,
             [(1,), (2,), (3,), *[(*zeros, each) for zeros in ((0,), (0, 0), (0, 0, 0)) for each in (1, 2, 3)]],
         ),
-        (schedule_passes.smaller, [(0, 1, 0, 3), (0, 2, 0, 1), (0, 2, 0, 2)]),
+        (shrunk_schedule.smaller, [(0, 1, 0, 3), (0, 2, 0, 1), (0, 2, 0, 2)]),
     ],
 )
 def test_what_a_way_gives(way, simpler):
@@ -31,32 +30,32 @@ def test_what_a_way_gives(way, simpler):
 
 
 def test_without_a_block_later_answers_come_earlier():
-    assert [*schedule_passes.shortened((1, 0, 2))] == [(), (0, 2), (1,), (0, 2), (1, 2), (1,)]
+    assert [*shrunk_schedule.shortened((1, 0, 2))] == [(), (0, 2), (1,), (0, 2), (1, 2), (1,)]
 
 
 def test_two_turns_of_a_rank_become_one():
     # Behind 2 choices to 1 for 3 choices, to 1 further for 2, and on: what runs for 3 choices may run behind the 2.
-    found = [*schedule_passes.regrouped((0, 0, 1, 0, 0, 1, 0, 3))]
+    found = [*shrunk_schedule.regrouped((0, 0, 1, 0, 0, 1, 0, 3))]
     assert (0, 0, 2, 0, 0, 0, 0, 3) in found
     assert all(sum(map(bool, each)) == 2 for each in found)
 
 
 @given(SCHEDULES)
 def test_no_way_says_more_than_it_was_given(schedule):
-    for way in schedule_passes.PASSES:
+    for way in shrunk_schedule.PASSES:
         for simpler in way(schedule):
-            assert simpler == schedule_passes.stripped(simpler)
+            assert simpler == shrunk_schedule.stripped(simpler)
             assert sum(map(bool, simpler)) <= max(1, sum(map(bool, schedule)))
 
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
 def test_one_switch_that_is_needed_is_left_as_it_is(schedule, index, choice):
-    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :]))
+    schedule = shrunk_schedule.stripped((*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :]))
 
     def attempt(tried):
         return Attempt(tried if tried[index : index + 1] == (choice,) else None)
 
-    found = shrink(schedule, schedule_passes.PASSES, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
+    found = shrink(schedule, shrunk_schedule.PASSES, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
     assert found.value == (*(0,) * index, choice)
     assert found.is_minimal
 

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
-from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.schedule_replay import Guided
 from ddpsim.simulator.shrinking.greedy import End
 
 
@@ -79,8 +79,8 @@ def test_a_budget_and_ctrl_c_leave_the_simplest_so_far(how, end, executions):
 def test_a_schedule_that_passes_is_refused():
     with pytest.raises(
         UsageError,
-        match=r"^test_a_.*<locals>\.<lambda> on 2 ranks comes to pass under this schedule, expected a failure to "
-        r"shrink: give the schedule that it fails under$",
+        match=r"^the verdict of test_a_.*<locals>\.<lambda> on 2 ranks under this schedule is pass, expected a "
+        r"failure to shrink: give a schedule under which it fails$",
     ):
         shrink(program := lambda rank: None, 2, Schedule((), f"{program.__qualname__} on 2 ranks"))
 

@@ -1,11 +1,17 @@
 """The structural shrinker: what one step makes of records, tuples, mappings, numbers and words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import NamedTuple
 
+import pytest
 from msgspec import Struct
 
+from ddpsim.scenarios.fuzzing.shrinking import declared
+from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
+from ddpsim.scenarios.training.parallel import Parallel
+from ddpsim.simulator.programs.program import Group, Issue, Program
+from ddpsim.simulator.shrinking import program_passes
 from ddpsim.simulator.shrinking.structure import Structure
 
 
@@ -104,3 +110,22 @@ def test_what_is_plain_weighs_least():
 def test_what_no_table_lists_stays():
     assert list(Structure({}).plainer(Leaf(Colour.RED, (5,)))) == []
     assert list(Structure({}).fewer({"x": object})) == [{}]
+
+
+KEPT = {
+    Program: {"world_size"},  # the passes for ranks change it
+    Group: {"name"},
+    Issue: {"at", "name", "operation", "peer"},  # a reader recognises the call by them
+    Declared: {"world_size"},
+    Parallel: {"dp", "dp_replicate", "dp_shard", "pp", "tp"},  # `smaller_mesh` changes them
+}
+"""Fields that no step of a structure changes, and why."""
+
+
+@pytest.mark.parametrize("structure", [program_passes.STRUCTURE, declared.STRUCTURE], ids=["programs", "trainings"])
+def test_a_new_field_has_a_row_or_is_kept_on_purpose(structure):
+    for kind, row in structure._table.items():
+        names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+        names = names or [field.name for field in fields(kind)]
+        assert set(names) == set(row) | KEPT.get(kind, set()), kind.__name__
+        assert not set(row) & KEPT.get(kind, set()), kind.__name__

@@ -41,7 +41,7 @@ def program(tmp_path, monkeypatch):
 def line(asked_for):
     return (
         f"ddpsim: the program asks for {asked_for} and this machine has no GPU: it gets virtual ones, which compute on "
-        "the CPU (--gpus N says how many)\n"
+        "the CPU (--gpus N sets their number)\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_exploring(program):
 def test_real_processes_have_none(capfd):
     assert main(["run", "--gpus", "2", "--transport", "processes", "uneven-inputs"]) == 2
     line = (
-        "ddpsim: gpus is 2, but real processes are no simulation and have no virtual GPUs: leave it out, or take "
+        "ddpsim: gpus is 2, but real processes are no simulation and have no virtual GPUs: leave it out, or use "
         "transport 'memory'\n"
     )
     assert capfd.readouterr() == ("", line)

@@ -10,27 +10,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ddpsim import Policy, Result, UsageError
+from ddpsim import Result, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.shrinking.failing import Failure
-from ddpsim.simulator.shrinking.greedy import Attempt
-from ddpsim.simulator.shrinking.schedule_passes import stripped
+from ddpsim.simulator.policies.named import RandomWalk
+from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.shrinking.greedy import Attempt, Failure
+from ddpsim.simulator.shrinking.shrunk_schedule import stripped
 
 _EXPLORED = 20
 _WALKS = 4
-"""The number of executions of a search, with DPOR and at random."""
+"""The numbers of executions of a search, by DPOR and by random walks."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameWay:
-    """What a scenario's result on an engine must have to be the same failure."""
+    """The condition for a result to count as the same failure."""
 
     failure: Failure
     engine: Engine
@@ -38,7 +37,7 @@ class SameWay:
     """True if the scenario did not expect the failure. Then a simpler scenario must not expect it either."""
 
     def holds_for(self, scenario: Scenario, result: Result) -> bool:
-        """Return True for the same failure."""
+        """Return True if the result of a scenario shows the same failure."""
         return self.failure.is_that_of(result) and not (
             self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
         )
@@ -59,7 +58,6 @@ def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
 
 
 def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
-    """Yield executions one after another, as long as the caller asks for more."""
     scenario = candidate.scenario
     yield run_scenario(scenario, engine, policy=Guided(scenario.choices))
     if candidate.has_own_schedule or not scenario.choices:
@@ -68,25 +66,18 @@ def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
 
 
 def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
-    """Yield DPOR's executions, the first of which is round robin; then random walks, if DPOR has not covered
-    everything.
-    """
+    """Yield DPOR's executions, the first of which is round robin; then random walks, unless DPOR has covered all."""
     strategy = Dpor(scenario.world_size)
     for _ in range(_EXPLORED):
         policy = strategy.next_policy()
         if policy is None:
             return
-        result = _unless_redundant(scenario, engine, policy)
-        if result is not None:
-            with suppress(RedundantRun):
-                strategy.take(result)
-            yield result
+        try:
+            result = run_scenario(scenario, engine, policy=policy)
+        except RedundantRun:
+            continue
+        with suppress(RedundantRun):
+            strategy.take(result)
+        yield result
     for seed in range(_WALKS):
         yield run_scenario(scenario, engine, policy=RandomWalk(seed))
-
-
-def _unless_redundant(scenario: Scenario, engine: Engine, policy: Policy) -> Result | None:
-    try:
-        return run_scenario(scenario, engine, policy=policy)
-    except RedundantRun:
-        return None

@@ -1,4 +1,4 @@
-"""A scenario as a value to shrink: what it runs on how many ranks, and its schedule."""
+"""A scenario as a value to shrink, with the passes that make it smaller."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.models import outline
 from ddpsim.scenarios.training.parallel_limits import problems_of
 from ddpsim.simulator.programs.program import Program
-from ddpsim.simulator.shrinking import program_passes, schedule_passes
-from ddpsim.simulator.shrinking.greedy import ShrinkPass
-from ddpsim.simulator.shrinking.program_size import size_of as size_of_program
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking import program_passes, shrunk_schedule
+from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
+from ddpsim.simulator.shrinking.program_passes import size_of as size_of_program
 
 _MOST_SIZES = 8
 """How many world sizes are tried from the smallest, in addition to half of the ranks and one rank less."""
@@ -33,7 +32,7 @@ class Candidate(NamedTuple):
 
 
 def size_of(candidate: Candidate) -> Size:
-    """Return how large it is."""
+    """Return the size of a candidate: its ranks, iterations or calls, options and schedule."""
     scenario = candidate.scenario
     part = _part_of(scenario)
     if part is None:
@@ -59,11 +58,11 @@ def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
             training_passes.PASSES if isinstance(part, Declared) else program_passes.PASSES
         )
         passes = [partial(_other_parts, shrink_pass) for shrink_pass in of_part]
-    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
+    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in shrunk_schedule.PASSES)]
 
 
 def _part_of(scenario: Scenario) -> Declared | Program | None:
-    """Return the part of its program that can be shrunk; None for a function."""
+    """Return the training or program of a scenario, which can be shrunk; None for a function."""
     training = training_in(scenario)
     return program_in(scenario) if training is None else Declared(training, scenario.world_size, scenario.faults)
 
@@ -72,7 +71,7 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
     part = _part_of(candidate.scenario)
     assert part is not None
     for simpler in shrink_pass(part):
-        if isinstance(simpler, Declared) and not _is_possible(simpler):
+        if isinstance(simpler, Declared) and not _can_be_declared(simpler):
             continue
         made = _with_part(candidate.scenario, simpler)
         # If the oracle can judge the training, keep that: otherwise it may be a mistake that fails for another reason.
@@ -80,7 +79,7 @@ def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candida
             yield Candidate(made, has_own_schedule=False)
 
 
-def _is_possible(declared: Declared) -> bool:
+def _can_be_declared(declared: Declared) -> bool:
     """Return True if a file could declare it: what torch refuses fails for another reason."""
     training = declared.training
     networks = [outline(each.name, each.options) for each in training.networks] if training.needs_mesh else []
@@ -113,6 +112,6 @@ def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
         yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _other_choices(shrink_pass: ShrinkPass[schedule_passes.Choices], candidate: Candidate) -> Iterator[Candidate]:
+def _other_choices(shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: Candidate) -> Iterator[Candidate]:
     for simpler in shrink_pass(candidate.scenario.choices):
         yield Candidate(replace(candidate.scenario, choices=simpler))

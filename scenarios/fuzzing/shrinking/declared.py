@@ -15,7 +15,7 @@ from ddpsim.scenarios.training.training import (
     Training,
 )
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import Size
 from ddpsim.simulator.shrinking.structure import Row, Structure
 
 PLAINEST_FIRST = (

@@ -58,25 +58,20 @@ def shrunk_text(scenario: Scenario, name: str, path: Path) -> str:
 
 
 def _as_saved(scenario: Scenario, name: str, path: Path) -> Scenario:
-    return replace(scenario, name=_seen_from(path, _program_of(name)))
+    return replace(scenario, name=_relative(_program_of(name), Path(), path.parent))
 
 
 def _summary(scenario: Scenario, name: str, how: str) -> str:
-    """Return the summary. It quotes the original's, whose details, such as the number of ranks, may be outdated."""
+    # The quoted summary of the original may be outdated, for instance in its number of ranks.
     return f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
 
 
 def _program_of(name: str) -> str:
-    """Return the name of what is run: a file may only refer to another scenario, under a schedule."""
+    """Return the name of the program: a TOML file may only refer to another scenario."""
     if not name.endswith(".toml"):
         return name
     other = open_toml(Path(name)).values.get("scenario", "")
     return _relative(other, Path(name).parent, Path()) if other else name
-
-
-def _seen_from(path: Path, name: str) -> str:
-    """Return a name as the file `path` refers to it: a Python file is looked up from its folder."""
-    return _relative(name, Path(), path.parent)
 
 
 def _relative(name: str, folder: Path, other: Path) -> str:

@@ -14,11 +14,8 @@ from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.shrinking.failing import failure_of
-from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
-from ddpsim.simulator.shrinking.schedule_passes import stripped
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, Size, failure_of, shrink
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, stripped
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +51,9 @@ def shrink_scenario(
     """Make a failing scenario, or the one of that name, simpler while it fails with the same leading code.
 
     First the number of ranks is reduced, then the iterations of a declared training or the calls of a program, then
-    their options, last the switches of the schedule; simulator/shrinking/size.py defines the order. If a scenario is a
-    function, only ranks and schedule can change. Engine and schedule are the scenario's own unless an engine is given.
-    If the scenario does not expect its failure, the simpler one does not either.
+    their options, last the switches of the schedule; simulator/shrinking/greedy.py defines the order. If a scenario is
+    a function, only ranks and schedule can change. Engine and schedule are the scenario's own unless an engine is
+    given. If the scenario does not expect its failure, the simpler one does not either.
 
     The budget, 5000 executions and 60 seconds by default, is for all runs together. When it is used up, or after
     Ctrl-C, the simplest scenario so far is returned. If the failure does not repeat under its own schedule, `end` is

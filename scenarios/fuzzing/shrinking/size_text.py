@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.shrinking.size import Size
+from ddpsim.simulator.shrinking.greedy import Size
 
 
 def size_text(scenario: Scenario, size: Size) -> str:

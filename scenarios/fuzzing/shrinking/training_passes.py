@@ -15,18 +15,8 @@ from msgspec import structs
 from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, Declared
 from ddpsim.scenarios.training.models import OptionError, outline
 from ddpsim.scenarios.training.parallel import Parallel
-from ddpsim.scenarios.training.training import (
-    Exceptional,
-    NetworkChoice,
-    Rule,
-    Training,
-)
-from ddpsim.simulator.shrinking.blocks import (
-    blocks,
-    fewer_of,
-    smaller_numbers,
-    with_one_simpler,
-)
+from ddpsim.scenarios.training.training import Exceptional, NetworkChoice, Rule, Training
+from ddpsim.simulator.shrinking.structure import blocks, fewer_of, smaller_numbers, with_one_simpler
 
 
 def _with(declared: Declared, **fields: object) -> Declared:
@@ -83,18 +73,15 @@ def _training_of(number: dict[int, int], training: Training) -> Training:
         training,
         iterations=iterations if isinstance(iterations, Rule) else tuple(iterations[rank] for rank in number),
         rows=rows if isinstance(rows, int) else tuple(rows[rank] for rank in number),
-        exceptions=tuple(_renumbered(each, number) for each in training.exceptions if _is_about(each, number)),
+        exceptions=tuple(found for each in training.exceptions for found in _renumbered(each, number)),
     )
 
 
-def _is_about(exception: Exceptional, ranks: Collection[int]) -> bool:
-    return exception.ranks is None or any(rank in ranks for rank in exception.ranks)
-
-
-def _renumbered(exception: Exceptional, number: dict[int, int]) -> Exceptional:
+def _renumbered(exception: Exceptional, number: dict[int, int]) -> Iterator[Exceptional]:
     if exception.ranks is None:
-        return exception
-    return structs.replace(exception, ranks=tuple(number[rank] for rank in exception.ranks if rank in number))
+        yield exception
+    elif left := tuple(number[rank] for rank in exception.ranks if rank in number):
+        yield structs.replace(exception, ranks=left)
 
 
 # --- iterations ---
@@ -120,12 +107,10 @@ def fewer_on_one_rank(declared: Declared) -> Iterator[Declared]:
 
 
 def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
-    """Return the exception after iterations were removed; nothing if it was only about those."""
+    """Yield the exception after iterations were removed; nothing if it was only about those."""
     if exception.iterations is None:
         yield exception
-        return
-    left = [each for each in exception.iterations if each not in gone]
-    if left:
+    elif left := [each for each in exception.iterations if each not in gone]:
         yield structs.replace(exception, iterations=tuple(_without(each, gone) for each in left))
 
 
@@ -134,8 +119,7 @@ def _without(count: int, gone: range) -> int:
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
 
 
-# --- options of all ranks
-# ----------------------------------------------------------------------------------------------
+# --- options of all ranks ---
 
 
 def plainest(declared: Declared) -> Iterator[Declared]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
-from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.program import DTYPES, Crash, Issue, Program, Return, Step, Wait, reductions_of
 from ddpsim.simulator.programs.validation import members_of
 
 
 class BreakKind(Enum):
-    """What was done to a program, in the order of tables."""
+    """The kind of fault that was put into a program. Reports list the kinds in this order."""
 
     NONE = "none"
     MISSING = "missing"
@@ -54,7 +54,8 @@ def broken(choices: Choices, program: Program, kind: BreakKind) -> tuple[Program
     for rank in some_of(choices, range(program.world_size), program.world_size):
         steps = _BREAKS[kind](choices, program, rank)
         if steps is not None:
-            return _with_steps(program, rank, steps), kind, rank
+            ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
+            return replace(program, ranks=ranks), kind, rank
     return None
 
 
@@ -69,11 +70,6 @@ class _Plainest:
     def integer(self, least: int, most: int) -> int:
         """Return the least."""
         return least
-
-
-def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
-    ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
-    return replace(program, ranks=ranks)
 
 
 # --- breaks of the order: they return the rank's new steps, or None if the break does not fit -------------------------
@@ -115,15 +111,8 @@ def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
     return tuple(exchanged.get(step, step) for step in steps)
 
 
-def _early_return(choices: Choices, program: Program, rank: int) -> Steps | None:
-    return _stopped(choices, program.ranks[rank], Return())
-
-
-def _crash(choices: Choices, program: Program, rank: int) -> Steps | None:
-    return _stopped(choices, program.ranks[rank], Crash())
-
-
-def _stopped(choices: Choices, steps: Steps, end: Step) -> Steps | None:
+def _stopped(end: Step, choices: Choices, program: Program, rank: int) -> Steps | None:
+    steps = program.ranks[rank]
     indices = [index for index, step in enumerate(steps) if isinstance(step, Issue)]
     if not indices:
         return None
@@ -180,17 +169,11 @@ def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     row = IN_PROGRAMS[issue.operation]
     if row.splits is Splits.ROWS:
-        return replace(issue, shapes=tuple((shape[0], 2 * _row_length(shape)) for shape in issue.shapes))
+        return replace(
+            issue, shapes=tuple((shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes)
+        )
     rows = len(members_of(program)[issue.group]) if row.rows is Rows.DIVISIBLE else 1
-    return replace(issue, shapes=tuple(_longer(shape, rows) for shape in issue.shapes))
-
-
-def _longer(shape: Shape, rows: int) -> Shape:
-    return (shape[0] + rows, *shape[1:]) if shape else (2,)
-
-
-def _row_length(shape: Shape) -> int:
-    return shape[1] if len(shape) > 1 else 1
+    return replace(issue, shapes=tuple((shape[0] + rows, *shape[1:]) if shape else (2,) for shape in issue.shapes))
 
 
 def _dtype(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
@@ -272,6 +255,6 @@ _BREAKS: dict[BreakKind, Callable[[Choices, Program, int], Steps | None]] = {
     BreakKind.GROUP: _changed(_group),
     BreakKind.PEER: _changed(_peer),
     BreakKind.TAG: _changed(_tag),
-    BreakKind.EARLY_RETURN: _early_return,
-    BreakKind.CRASH: _crash,
+    BreakKind.EARLY_RETURN: partial(_stopped, Return()),
+    BreakKind.CRASH: partial(_stopped, Crash()),
 }

@@ -16,8 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes
-from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
-from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.program import DTYPES, Group, Issue, Program, Step, Wait, reductions_of
 from ddpsim.simulator.programs.validation import members_of
 
 COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in POINT_TO_POINT)

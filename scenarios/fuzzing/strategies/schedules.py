@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from ddpsim import Pct, Policy
-from ddpsim.simulator.policies.guided import Guided
-from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.named import RandomWalk
+from ddpsim.simulator.policies.schedule_replay import Guided
 
 _MOST_SWITCHES = 4
 """Most bugs need two or three ordered events (simulator/policies/pct.py)."""

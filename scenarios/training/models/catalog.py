@@ -18,11 +18,18 @@ from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.training.models.dense import GanDiscriminator, GanGenerator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.training.models.dense import (
+    Branches,
+    EarlyExit,
+    GanDiscriminator,
+    GanGenerator,
+    Linear,
+    MixedDtypes,
+    Mlp,
+)
 from ddpsim.scenarios.training.models.images import Conv, Resnet
 from ddpsim.scenarios.training.models.network import Network
 from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
-from ddpsim.scenarios.training.models.partial import Branches, EarlyExit
 from ddpsim.scenarios.training.models.tokens import Embedding, Shared, Transformer
 
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
@@ -43,19 +50,19 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
         "transformer": Transformer,
     }
 )
-"""The networks, by the name that scenarios use."""
+"""All networks, by their names in scenarios."""
 
 _LARGEST = 65_536
-"""The largest width. A larger one would be a mistake."""
+"""The largest valid number of an option."""
 _DEEPEST = 512
-"""The most layers of a network. More would be a mistake, and take seconds to build."""
+"""The most layers of a network. More would take seconds to build."""
 _MOST_NUMBERS = 100_000_000
-"""The most parameters of a network, and numbers of a sample. More would fill the memory, once for each rank."""
+"""The most parameters of a network, and numbers in a sample: every rank keeps its own copy."""
 _LARGEST_SEED = 2**63 - 1
 
 
 class OptionError(UsageError):
-    """A network does not accept an option, or its value."""
+    """An option of a network has an unknown name, or an invalid value."""
 
     def __init__(self, network: str, option: str, problem: str) -> None:
         super().__init__(f"network {network!r}: {option} {problem}")
@@ -147,7 +154,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 class _TooLargeError(UsageError):
-    """A network would fill the memory."""
+    """A network is too large for the memory."""
 
 
 @contextmanager

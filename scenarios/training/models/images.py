@@ -1,8 +1,5 @@
 """Convolutional networks: a plain one of adjustable size, and residual ones as deep as the published ones."""
 
-# A module that is called gives Any.
-# mypy: disable-error-code="no-any-return"
-
 from __future__ import annotations
 
 from itertools import pairwise

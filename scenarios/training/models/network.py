@@ -42,28 +42,28 @@ class Network(nn.Module):
     branches: tuple[str, ...] = ()
     """The branches that a batch may leave out; the name of a branch is the prefix of its parameters' names."""
     communicates: bool = False
-    """Whether its forward calls collectives of its own, on `group`."""
+    """True if the network's forward calls collectives, on `group`."""
     sparse: bool = False
-    """Whether some of its gradients are sparse."""
+    """True if some of the gradients are sparse."""
     group: ProcessGroup | None = None
     """The group for collectives in forward; None is the default group."""
     row: tuple[int, ...] = ()
     """The shape of a batch without its first dimension."""
     words: int = 0
-    """How many different tokens a batch may have; 0 for a batch of floats."""
+    """The number of different tokens in batches; 0 for batches of floats."""
     split: Mapping[str, Split] = MappingProxyType({})
-    """How tensor parallelism splits each layer, by name; empty if it cannot."""
+    """How tensor parallelism splits each layer, by name; empty if the network cannot be split."""
     recomputes: bool = False
-    """Whether the backward recomputes each layer, instead of keeping activations."""
+    """True if the backward recomputes each layer, instead of keeping activations."""
     _kept: slice = slice(None)
-    """The layers that are left after cutting."""
+    """The layers that are left after `keep`."""
 
     def layers_in_order(self) -> tuple[Layer, ...]:
         """Return the layers that a batch passes through, in order; () if the network cannot be cut into layers."""
         return ()
 
     def keep(self, layers: range) -> None:
-        """Remove all layers but these; the others keep their names."""
+        """Remove all layers but these; the remaining ones keep their names."""
         for index, layer in enumerate(self.layers_in_order()):
             for name in layer.names if index not in layers else ():
                 owner, _, leaf = name.rpartition(".")
@@ -86,10 +86,9 @@ class Network(nn.Module):
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(weight)
 
     def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
-        """Return the outputs for a batch, one row each; `uses` names the branches it uses, in any order; None means
-        all.
+        """Return the outputs for a batch, one row each. `uses` names the branches to use; None means all.
 
-        Raises UsageError for branches that the network cannot use.
+        Raises UsageError for branches that the network does not have.
         """
         return self._outputs(batch, self.taken(uses))
 
@@ -106,7 +105,6 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def _through_layers(self, batch: Tensor) -> Tensor:
-        """Apply the layers that are left."""
         for layer in self.layers_in_order()[self._kept]:
             batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
         return batch

@@ -1,8 +1,5 @@
 """Networks with batch normalisation over each rank's own batch, or over the batches of all ranks together."""
 
-# A module that is called gives Any.
-# mypy: disable-error-code="no-any-return"
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
 """Networks with tokens as input: a sparse embedding, shared weights, and a transformer."""
 
-# A module that is called gives Any.
-# mypy: disable-error-code="no-any-return"
-
 from __future__ import annotations
 
 import torch

@@ -1,7 +1,6 @@
 """The rows of the table of causes: each has two lines of text with braces, and the facts that fill the braces.
 
-mypy tells of a fact that is forgotten, and a test that each row can be filled in with its facts. `{its}`, `{has}` and
-`{is}` follow their number.
+mypy reports a missing fact, and a test fills in each row. `{its}`, `{has}` and `{is}` follow the number of `{who}`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _PLURAL = {"its": "their", "has": "have", "is": "are"}
 P = ParamSpec("P")
 
 
-# --- facts, as words that stand in a sentence -------------------------------------------------------------------------
+# --- facts, as parts of a sentence ------------------------------------------------------------------------------------
 
 
 class Nothing(NamedTuple):
@@ -31,13 +30,6 @@ class Ranks(NamedTuple):
     who: str
 
 
-class RanksAt(NamedTuple):
-    """Ranks and a line of the program: `train.py:7`."""
-
-    who: str
-    site: str
-
-
 class Made(NamedTuple):
     """Ranks and an operation (`barrier`) or a call (`barrier #1`), of these or other ranks."""
 
@@ -45,16 +37,8 @@ class Made(NamedTuple):
     operation: str
 
 
-class MadeAt(NamedTuple):
-    """Ranks, an operation or call, and its line."""
-
-    who: str
-    operation: str
-    site: str
-
-
-class MadeBecause(NamedTuple):
-    """Ranks, a call, and what had happened to the ranks, as `raised KeyError`."""
+class MadeAndFact(NamedTuple):
+    """Ranks, an operation or call, and one fact about them."""
 
     who: str
     operation: str
@@ -69,13 +53,6 @@ class Breaks(NamedTuple):
     site: str
     fact: str
     usual: str
-
-
-class Argument(NamedTuple):
-    """Ranks and the field in which their calls differ: `shape`."""
-
-    who: str
-    field: str
 
 
 class Parameters(NamedTuple):
@@ -101,22 +78,8 @@ class Steps(NamedTuple):
     behind: str
 
 
-class CallAt(NamedTuple):
-    """A call and its line."""
-
-    operation: str
-    site: str
-
-
-class Messages(NamedTuple):
-    """A message as its sender and as its receiver describe it."""
-
-    sent: str
-    expected: str
-
-
 class RanksAndFact(NamedTuple):
-    """Ranks and one fact about them."""
+    """Ranks and one fact about them, such as the field in which their calls differ or a line."""
 
     who: str
     fact: str

@@ -1,4 +1,4 @@
-"""Causes: replicas that differ, or differ from plain training (divergence.*), and runs that cannot be repeated."""
+"""Causes of wrong numbers: replicas that differ, nondeterminism, and code that may fail elsewhere (hazard.*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddpsim.simulator.diagnosis.advice.facts import Fact, Nothing, Ranks, about
 
 
 class Replicas:
-    """Replicas that differ, or differ from plain training, and runs that do (divergence.*, nondeterminism)."""
+    """Causes of wrong numbers: replicas that differ, nondeterminism, and code that may fail elsewhere (hazard.*)."""
 
     # --- replicas (divergence.*) --------------------------------------------------------------------------------------
 
@@ -34,8 +34,7 @@ class Replicas:
         "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = about(Fact)(
-        "{fact} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
-        "result on others",
+        "{fact} had not been waited for: until then its tensor holds the own value on some ranks, the result on others",
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = about(Fact)(
@@ -65,8 +64,7 @@ class Replicas:
     OPTIMIZER_DIFFERS = about(Nothing)(
         "parameters and gradients were equal before this step, but the optimizer made unequal steps: its learning rate"
         " or its state (such as momentum) differs",
-        "load the optimizer's state on every rank, since no wrapper sends it; let a learning-rate schedule follow a "
-        "metric that is equal on all ranks",
+        "load the optimizer's state on every rank, since no wrapper sends it; use equal learning rates on all ranks",
     )
     NOTHING_COMPARED = about(Nothing)(
         "ddpsim recognises replicas by a DistributedDataParallel around them, by an all_reduce of their gradients "
@@ -77,8 +75,7 @@ class Replicas:
     CHANGED_BY_HAND = about(Nothing)(
         "no torch optimizer made the step in between: a step written by hand, or by another optimizer, used unequal "
         "numbers, or parameters were changed on some ranks only",
-        "compute the step from values that are equal on all ranks: the averaged gradients, one learning rate, one "
-        "state",
+        "compute the step from values that are equal on all ranks: averaged gradients, learning rate, optimizer state",
     )
     CHANGED_LAST = about(Nothing)(
         "the parameters were equal at the last comparison, and were changed once more, differently on some ranks: by a"
@@ -92,8 +89,8 @@ class Replicas:
         "distribute_tensor, which sends those of one rank, or from one seed",
     )
     NOT_REDUCED_BESIDE = about(Nothing)(
-        "this mesh dimension is for data parallelism, the DTensors use only its other dimensions, and nothing makes "
-        "gradients or parameters equal along it",
+        "the DTensors do not use this data-parallel mesh dimension, and nothing makes gradients or parameters equal on "
+        "it",
         "shard or replicate along it too (fully_shard(model, mesh=mesh[...]), a wrapper), or all_reduce the local "
         "gradients on its group before the optimizer steps",
     )
@@ -107,8 +104,7 @@ class Replicas:
         "divide by the number of ranks on each rank, and write the average back everywhere",
     )
     GRADIENTS_DIFFER = about(Nothing)(
-        "a synchronised backward leaves all ranks with the same gradients: some were changed afterwards, or a hook on "
-        "a parameter changed them",
+        "a synchronised backward makes gradients equal on all ranks: some were changed later, or by a parameter's hook",
         "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     BUFFERS_IN_OTHER_ORDER = about(Ranks)(
@@ -149,8 +145,7 @@ class Replicas:
         "do not use the join; let every rank make every step, with a loss weight of zero where it has no input",
     )
     JOINED_WITH_BUFFERS = about(Ranks)(
-        "{who} ran out of input, and torch's join still calls the buffer hook there, with buffers that no longer "
-        "change",
+        "{who} ran out of input, and torch's join still calls the buffer hook there, with unchanged buffers",
         "let the hook give a rank the weight zero after its loop has ended",
     )
     JOINED_DIVISOR = about(Ranks)(
@@ -162,8 +157,8 @@ class Replicas:
     OTHER_COUNT = about(Nothing)(
         "what the ranks combine is not what one process counts: a sampler repeats samples to make shares equal, or "
         "means over unequal numbers of samples are averaged",
-        "gather a value for each sample, in the sampler's order, and drop those after the last sample; add up sums and"
-        " counts, and divide at the end",
+        "gather a value per sample in the sampler's order, drop those after the last sample, add up sums and counts, "
+        "and divide at the end",
     )
     OTHER_THAN_PLAIN_TRAINING = about(Nothing)(
         "the ranks together do not train on what one process would train on with all their batches: samples are seen "
@@ -175,8 +170,8 @@ class Replicas:
         "what the ranks reduce by hand is not what one process computes: reductions are matched by order and size, so "
         "gradients of different parameters may be added, and nothing divides by the number of ranks or weighs their "
         "samples",
-        "reduce in the order of the parameters, not in the order in which gradients arrive, and divide by the same "
-        "number as plain training",
+        "reduce in the order of the parameters, not in the order in which gradients arrive, and divide as plain "
+        "training does",
     )
     OTHER_ON_SOME_RANKS = about(Ranks)(
         "what {who} received or computed differs from plain training, although no calls that met disagree",
@@ -194,6 +189,67 @@ class Replicas:
         "{who} behaved differently under the same schedule; causes are state that one run leaves for the next (a "
         "counter or cache of a module or class, a file), the order of a set or of id(), or a clock or generator of the"
         " operating system",
-        "create such state inside the program, sort before iterating over a set, and seed every generator; then run it"
-        " with check_determinism=True again",
+        "create such state inside the program, sort before iterating over a set, and seed every generator; then run it "
+        "with check_determinism=True again",
+    )
+
+    # --- code that passes here, but may fail elsewhere (hazard.*) -----------------------------------------------------
+
+    GROUP_ORDER = about(Fact)(
+        "ranks use groups {fact} in different orders: NCCL, unlike gloo, can hang: one group's call blocks the other's",
+        "let all ranks use their groups in the same order",
+    )
+    NEVER_WAITED_FOR = about(Nothing)(
+        "nothing guarantees that the data has moved when the rank continues or ends; on a real backend it may not have",
+        "keep the work and call wait() on it before the tensor is used and before the rank ends",
+    )
+    HOOK_DID_NOT_WAIT = about(Nothing)(
+        "the future that a communication hook returned did not wait for it: a real backend may still be running when "
+        "the gradients are taken from the bucket",
+        "return work.get_future().then(...) from the hook, or wait() for the work in it",
+    )
+    CHANGED_IN_FLIGHT = about(Nothing)(
+        "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
+        "wait() for the work first, or work on a copy",
+    )
+    READ_IN_FLIGHT = about(Fact)(
+        "a real backend writes the tensor any time until the wait, so either value may be read; here the tensor holds "
+        "NaN, or a number near the largest, until then, and that value appears in {fact}",
+        "wait() for the work before the tensor is read or copied",
+    )
+    READ_UNDEFINED = about(Fact)(
+        "on ranks other than its destination a reduce may leave anything in the tensor: gloo leaves partial sums, NCCL"
+        " the old value; here the tensor holds NaN, or a number near the largest, and that value appears in {fact}",
+        "use the result on the destination only, or use all_reduce if every rank needs it",
+    )
+    NAMES_MEET = about(Nothing)(
+        "the ranks iterate over the same tensors in different orders, so each tensor is reduced with a different one: "
+        "the order comes from a set, a loaded state, or a dictionary filled in another order",
+        "sort the names, and iterate in that order on every rank; if the orders differ on purpose, this is no mistake",
+    )
+    SHARED_IN_FLIGHT = about(Nothing)(
+        "a real backend reads and writes the tensors of both calls any time until the waits, in either order",
+        "wait() for the first call before the second is made, or give each call a tensor of its own",
+    )
+    LINES_MEET = about(Nothing)(
+        "the ranks took different branches, and their calls still agree",
+        "if these calls are not supposed to meet, let every rank make the same calls in the same order",
+    )
+    SAMPLERS_OF_OTHER_EPOCHS = about(Nothing)(
+        "each rank takes its part of another permutation: in this epoch some samples are read twice, others never",
+        "call sampler.set_epoch(epoch) on every rank before each epoch, with the same number",
+    )
+    SAMPLERS_DIFFER = about(Fact)(
+        "each sampler computes its rank's part by itself, and the parts fit together only if the {fact} is the same: "
+        "some samples are read twice, and others are never read",
+        "create the sampler with the same {fact} on every rank",
+    )
+    SAMPLERS_OF_ONE_RANK = about(Nothing)(
+        "several ranks read the same part of the samples, and no rank reads another part",
+        "give DistributedSampler the rank in the whole world, dist.get_rank(), or leave it out",
+    )
+    PROCESS_SHARED = about(Nothing)(
+        "ranks are threads of one process here, and each sees what another left; in a real job each is a process",
+        'run each rank as a process: isolation="process" (--isolation process), or run the program itself, ddpsim run '
+        "FILE.py",
     )

@@ -12,7 +12,6 @@ Changes by `os.putenv` and `os.unsetenv`, which `os.environ` does not see either
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 MASTER_ADDR = "127.0.0.1"
@@ -52,9 +51,16 @@ class Environment:
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
         """The keys that any rank wrote. While it is empty, the C environment need not be changed."""
-        self._launched = _launched(world_size)
+        self._launched = _encode(
+            RANK="0",
+            LOCAL_RANK="0",
+            WORLD_SIZE=str(world_size),
+            LOCAL_WORLD_SIZE=str(world_size),
+            MASTER_ADDR=MASTER_ADDR,
+            MASTER_PORT=MASTER_PORT,
+        )
         self._base = self.host | self._launched
-        self._ranks_own = _ranks_own()
+        self._ranks_own = tuple(_encode(RANK="", LOCAL_RANK=""))
 
     def initial(self, rank: int) -> RankVariables:
         """Return the variables with which torchrun would start the rank."""
@@ -72,7 +78,7 @@ class Environment:
             # Forget keys that have the host's value, to save work later (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
                 del outgoing.written[key]
-        before, after = self._written_in(outgoing), self._written_in(incoming)
+        before, after = _written_in(outgoing), _written_in(incoming)
         for key in before | after:
             value = after[key] if key in after else self.host.get(key)
             if value == (before[key] if key in before else self.host.get(key)):
@@ -82,26 +88,10 @@ class Environment:
             else:
                 os.putenv(key, value)
 
-    def _written_in(self, variables: dict[Any, Any]) -> dict[Any, Any]:
-        """Return the keys that the owner wrote with their values, None where it deleted."""
-        return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
-
-@cache
-def _launched(world_size: int) -> dict[Any, Any]:
-    return _encode(
-        RANK="0",
-        LOCAL_RANK="0",
-        WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(world_size),
-        MASTER_ADDR=MASTER_ADDR,
-        MASTER_PORT=MASTER_PORT,
-    )
-
-
-@cache
-def _ranks_own() -> tuple[Any, ...]:
-    return tuple(_encode(RANK="", LOCAL_RANK=""))
+def _written_in(variables: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the keys that the owner wrote with their values, None where it deleted."""
+    return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
 
 def _encode(**variables: str) -> dict[Any, Any]:

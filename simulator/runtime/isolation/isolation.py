@@ -6,18 +6,21 @@ variables (with decimal contexts and numpy's errstate). A rank starts with the d
 
 Shared by all ranks, on purpose or because swapping would cost too much: imported modules and their globals (a
 module-level counter of the user counts all ranks), file descriptors, signal handlers, locale, the state that is
-restored after the run (`of_process.py`: the working directory, logging, the recursion limit), torch's global module and
+restored after the run (`_restore_shared_state`), torch's global module and
 optimizer hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds set before those devices are
 initialised, and `lru_cache`s.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import sys
+import threading
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
 
 import numpy
@@ -25,16 +28,12 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim.simulator.runtime.isolation.device_guard import keep_device_guard
 from ddpsim.simulator.runtime.isolation.environment import Environment
 from ddpsim.simulator.runtime.isolation.modes import Modes
 from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
-from ddpsim.simulator.runtime.isolation.of_process import OfProcess
-from ddpsim.simulator.runtime.isolation.python_random import python_random
-from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import python_random, unlike_seed
 from ddpsim.simulator.runtime.isolation.settings import Settings
 from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
-from ddpsim.simulator.runtime.isolation.warning_filters import WarningFilters
 from ddpsim.simulator.runtime.isolation.world import World
 
 HOST = -1
@@ -47,23 +46,11 @@ State = tuple[Any, ...]
 class Isolation:
     """Gives each rank its own process state. A rank's state is made when it first runs; `uninstall` drops all."""
 
-    __slots__ = (
-        "_exchange",
-        "_holder",
-        "_initial",
-        "_is_alike",
-        "_modes",
-        "_restore",
-        "_states",
-        "_world",
-        "_world_size",
-    )
-
     def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
         """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
         self._world_size = world_size
         self._is_alike = is_alike
-        self._world = World(world_size)
+        self._world = World()
         self._holder: int | None = None
         self._states: list[State | None] = []
         """The states by rank, the host's last. That of the current holder is outdated."""
@@ -77,7 +64,8 @@ class Isolation:
         in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
         host = in_place.host()
         try:
-            for part in (OfProcess(), self._world, modes, in_place.debug_level):
+            self._restore.enter_context(_restore_shared_state())
+            for part in (self._world, modes, in_place.debug_level):
                 self._restore.callback(part.uninstall)
                 part.install()
             # Twice, as Ctrl-C may strike in the middle of the first.
@@ -130,7 +118,6 @@ class InPlace:
         self._world = world
         self._environment = environment
         self._settings = Settings()
-        self._warning_filters = WarningFilters()
         self._torch = cpu_generator(torch.default_generator)
         self._on_cuda = CudaGenerators()
         self._python = python_random()
@@ -142,8 +129,8 @@ class InPlace:
         self._warnings: dict[str, Any] = vars(warnings)
         self.debug_level = self._settings.debug_level
         self._start_settings = self._settings.start
-        self._base_filters = self._warning_filters.base
-        self._base_functions = self._warning_filters.base_functions
+        self._base_filters: list[Any] = self._warnings["filters"].copy()
+        self._forget_shown = _forgetter(self._warnings)
         self._environ, self._environb = environment.text, environment.binary
         self._written = environment.written_by_ranks
         self._cuda: dict[str, Any] = vars(torch.cuda)
@@ -239,10 +226,10 @@ class InPlace:
         shown = self._warnings
         outgoing_filters, shown["filters"] = shown["filters"], filters
         had_host_filters = outgoing_filters == self._base_filters and (
-            outgoing_settings is self._start_settings or outgoing_settings[:2] == self._base_functions
+            outgoing_settings is self._start_settings or outgoing_settings[:2] == self._start_settings[:2]
         )
         if not (had_host_filters and has_host_filters):
-            self._warning_filters.forget_shown()
+            self._forget_shown()
 
         cuda = self._cuda
         outgoing_lazy_seeds, cuda["_lazy_seed_tracker"] = cuda["_lazy_seed_tracker"], lazy_seeds
@@ -277,3 +264,76 @@ class InPlace:
             outgoing_numpy,
             outgoing_settings,
         )
+
+
+def _forgetter(module: dict[str, Any]) -> Callable[[], None]:
+    """Return the function that makes Python forget which warnings were shown: `warnings` calls it for changed filters.
+
+    `warnings.catch_warnings` replaces the filters and puts them back on exit, so interleaved ranks would put back each
+    other's; each rank has a copy. Python records the shown warnings in `__warningregistry__`, a global of each module
+    that warns; these are too many to swap. Ranks that still have the host's filters and functions share the records:
+    1,024 ranks do not each print the same deprecation. If a rank has changed its filters, every switch from or to it
+    clears the records. So inside `catch_warnings` each rank gets its warnings as if it were alone; it may get one again
+    after a context switch.
+    """
+    if "_filters_mutated" in module:
+        forget: Callable[[], None] = module["_filters_mutated"]
+        return forget
+
+    def forget_under_lock() -> None:  # Python 3.14 on
+        with module["_lock"]:
+            module["_filters_mutated_lock_held"]()
+
+    return forget_under_lock
+
+
+@contextmanager
+def _restore_shared_state() -> Iterator[None]:
+    """Restore state that all ranks share: the working folder, logging, the recursion limit, `threading.excepthook`.
+
+    Handlers that the run has added to the root logger are closed, as at the end of a process.
+    """
+    folder, root = _folder(), logging.root
+    handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
+    recursion_limit, excepthook = sys.getrecursionlimit(), threading.excepthook
+    try:
+        yield
+    finally:
+        if folder and folder != _folder():
+            with suppress(OSError):  # the folder does not exist any more
+                os.chdir(folder)
+        for handler in [each for each in root.handlers if each not in handlers]:
+            handler.close()
+        root.handlers[:] = handlers
+        if root.level != level:
+            root.setLevel(level)
+        if root.manager.disable != disabled:
+            logging.disable(disabled)
+        if sys.getrecursionlimit() != recursion_limit:
+            sys.setrecursionlimit(recursion_limit)
+        threading.excepthook = excepthook
+
+
+def _folder() -> str:
+    """Return the working folder; "" if it does not exist any more."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def keep_device_guard() -> None:
+    """Make torch's CUDA device guard outlive the ranks' threads, on a machine without CUDA devices.
+
+    DTensor computes shapes with fake tensors. In a CUDA build of torch these install a no-op device guard. In torch
+    2.11 it belongs to the first thread that needs it, and is used after that thread's end: the process crashes at the
+    first fake tensor of the next simulation. So the thread that runs the simulation installs it first.
+
+    The guard reports one device. The first backward of a process starts a thread for each reported device, and after
+    that no fork of the process, such as a rank process, can run a backward (Engine::start_device_threads in
+    torch/csrc/autograd/engine.cpp). So a backward is run before the guard is installed.
+    """
+    if torch.version.cuda is not None and torch.cuda.device_count() == 0:
+        with torch.inference_mode(False):
+            torch.zeros((), device="cpu", requires_grad=True).backward()
+        torch._C._ensureCUDADeviceGuardSet()

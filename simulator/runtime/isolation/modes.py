@@ -37,8 +37,6 @@ SETTINGS = (
 class Modes:
     """Makes torch compute with one thread, and restores the settings that ranks share."""
 
-    __slots__ = ("_host_settings", "_host_threads", "_replaced", "_set_threads", "threads_were_set")
-
     def __init__(self) -> None:
         self._host_threads = torch.get_num_threads()
         self._host_settings = {name: _setting(name) for name in SETTINGS}

@@ -13,8 +13,7 @@ Each rank starts as after `numpy.random.seed(0)`, for the reason given in `pytho
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct, calcsize
 from typing import Any
 
@@ -31,15 +30,6 @@ MARKS = slice(STRUCT_BYTES - 36, STRUCT_BYTES)
 POINTER_BYTES = calcsize("P")
 GAUSS = Struct("i4xd")
 """`int has_gauss`, padding, `double gauss`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumpyState:
-    """The state of numpy's global generator. If `marks` is None, `content` was made by `NumpyByState`."""
-
-    marks: object
-    gauss: bytes
-    content: Any
 
 
 def numpy_random() -> NumpyByCopy | NumpyByState:
@@ -105,26 +95,25 @@ class NumpyByState:
         self.mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
         self.start = self.started(START_SEED)
 
-    def started(self, seed: int) -> NumpyState:
+    def started(self, seed: int) -> Copy:
         """Return the state of a generator that was just seeded."""
-        values = _start_values() if seed == START_SEED else _values(seed)
-        return NumpyState(None, b"", (self.mersenne, values, None))
+        return Copy(None, (self.mersenne, _values(seed), None))
 
-    def save(self) -> NumpyState:
+    def save(self) -> Copy:
         """Return the bit generator in place, its state, and the state of a Mersenne twister that it has replaced."""
         current = self._random_state._bit_generator
-        behind = None if current is self.mersenne else self.mersenne.state
-        return NumpyState(None, b"", (current, self._random_state.get_state(legacy=False), behind))
+        replaced = None if current is self.mersenne else self.mersenne.state
+        return Copy(None, (current, self._random_state.get_state(legacy=False), replaced))
 
-    def load(self, state: NumpyState) -> None:
+    def load(self, state: Copy) -> None:
         """Put a bit generator and its state in place."""
-        bit_generator, values, behind = state.content
-        if behind is not None:
-            self.mersenne.state = behind
+        bit_generator, values, replaced = state.content
+        if replaced is not None:
+            self.mersenne.state = replaced
         self.put_in_place(bit_generator)
         self._random_state.set_state(values)
 
-    def exchange(self, state: NumpyState) -> NumpyState:
+    def exchange(self, state: Copy) -> Copy:
         """Put a state in place and return the one that was there."""
         outgoing = self.save()
         self.load(state)
@@ -150,19 +139,19 @@ class NumpyByCopy:
         self.probe_gauss = self._gauss.tobytes
         self.start = self.started(START_SEED)
 
-    def started(self, seed: int) -> NumpyState:
+    def started(self, seed: int) -> Copy:
         """Return the state of a generator that was just seeded."""
-        content = _start_struct() if seed == START_SEED else _struct(seed)
-        return NumpyState(content[MARKS], GAUSS.pack(0, 0.0), Copy(content[MARKS], content))
+        content = _struct(seed)
+        return Copy(content[MARKS], Copy(content[MARKS], content), GAUSS.pack(0, 0.0))
 
-    def save(self) -> NumpyState:
+    def save(self) -> Copy:
         """Return the two structs; or the state by numpy's functions, if the Mersenne twister has been replaced."""
         if self._random_state._bit_generator is not self.mersenne:
             return self._by_state.save()
         struct = self._struct.save()
-        return NumpyState(struct.marks, self._gauss.tobytes(), struct)
+        return Copy(struct.marks, struct, self._gauss.tobytes())
 
-    def exchange(self, state: NumpyState) -> NumpyState:
+    def exchange(self, state: Copy) -> Copy:
         """Put a state in place and return the one that was there."""
         outgoing = self.save()
         if state.marks is None:
@@ -179,20 +168,12 @@ def _struct_of(mersenne: Any) -> memoryview:
     return window(mersenne.ctypes.state_address, STRUCT_BYTES)
 
 
-@cache
-def _start_struct() -> bytes:
-    return _struct(START_SEED)
-
-
+@lru_cache(maxsize=16)
 def _struct(seed: int) -> bytes:
     start: Any = numpy.random.RandomState(seed)  # must outlive the copying
     return _struct_of(start._bit_generator).tobytes()
 
 
-@cache
-def _start_values() -> Any:
-    return _values(START_SEED)
-
-
+@lru_cache(maxsize=16)
 def _values(seed: int) -> Any:
     return numpy.random.RandomState(seed).get_state(legacy=False)

@@ -6,20 +6,18 @@
 used.
 
 Each rank starts as after `random.seed(0)`. A program that wants a different stream on each rank seeds by rank, as in
-real processes. Ranks that do not draw share one state, and nothing is copied. If ranks start with different seeds
-(`seeds.py`), each starts as after `random.seed` with its own.
+real processes. Ranks that do not draw share one state, and nothing is copied. If ranks start with different seeds, each
+starts as after `random.seed` with its `unlike_seed`.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
-from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
-from ddpsim.simulator.runtime.isolation.random_generator import Generator
+from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, Copy, NativeState, window
 
 START_SEED = 0
 WORDS = 624
@@ -28,21 +26,25 @@ MARKS = slice(0, 36)
 """The marks. `index` changes with each draw; the first words change with each seeding, and when `index` wraps."""
 
 
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """The generator's state."""
-
-    marks: object
-    gauss: float | None
-    """The normal variate that `random.gauss` keeps for its next call."""
-
-    content: Any
+_FIRST_UNLIKE_SEED = 2_137_046
+"""Chosen so that ranks 0 and 1 differ at once with each generator: the first number is below 0.3 on rank 0 and above
+0.9 on rank 1. Among the first one to sixteen numbers, the two never have equally many above one half. So the ranks take
+different branches at `if random() < 0.5`, and drop different layers. Ranks 2 and 3 begin on either side of one half."""
 
 
-def python_random() -> Generator[RandomState]:
+def unlike_seed(rank: int) -> int:
+    """Return the seed of `random`, numpy and torch on a rank, if ranks start with different seeds."""
+    return _FIRST_UNLIKE_SEED + rank
+
+
+def python_random() -> RandomByCopy | ByPublicFunctions:
     """Return the cheapest way to swap the module's generator that is right for this interpreter."""
     generator = random._inst
-    return RandomByCopy(generator) if is_layout_known(generator) else RandomByState(generator)
+    if is_layout_known(generator):
+        return RandomByCopy(generator)
+    return ByPublicFunctions(
+        generator.getstate, generator.setstate, lambda seed: random.Random(seed).getstate(), START_SEED
+    )
 
 
 @cache
@@ -66,17 +68,18 @@ class RandomByCopy:
         region = _struct_of(generator)
         self.probe = region[MARKS].tobytes
         self._struct = NativeState(region, self.probe)
-        self.start = _start()
+        self.start = _started(START_SEED)
 
-    def started(self, seed: int) -> RandomState:
+    def started(self, seed: int) -> Copy:
         """Return the state of a generator that was just seeded."""
         return _started(seed)
 
-    def save(self) -> RandomState:
+    def save(self) -> Copy:
         """Return the state in place."""
-        return _state(self._struct.save(), self._generator.gauss_next)
+        struct = self._struct.save()
+        return Copy(struct.marks, struct, self._generator.gauss_next)
 
-    def exchange(self, state: RandomState) -> RandomState:
+    def exchange(self, state: Copy) -> Copy:
         """Put a state in place and return the one that was there."""
         outgoing = self.save()
         self._struct.load(state.content)
@@ -84,40 +87,8 @@ class RandomByCopy:
         return outgoing
 
 
-@cache
-def _start() -> RandomState:
-    return _started(START_SEED)
-
-
-def _started(seed: int) -> RandomState:
+@lru_cache(maxsize=16)
+def _started(seed: int) -> Copy:
     start = random.Random(seed)  # must outlive the copying
     content = _struct_of(start).tobytes()
-    return _state(Copy(content[MARKS], content), None)
-
-
-def _state(struct: Copy, gauss: float | None) -> RandomState:
-    return RandomState(struct.marks, gauss, struct)
-
-
-class RandomByState:
-    """Swaps the generator's state through its public functions, if its memory layout is unknown."""
-
-    probe = object
-
-    def __init__(self, generator: random.Random) -> None:
-        self._generator = generator
-        self.start = self.started(START_SEED)
-
-    def started(self, seed: int) -> RandomState:
-        """Return the state of a generator that was just seeded."""
-        return RandomState(None, None, random.Random(seed).getstate())
-
-    def save(self) -> RandomState:
-        """Return the state in place."""
-        return RandomState(None, None, self._generator.getstate())
-
-    def exchange(self, state: RandomState) -> RandomState:
-        """Put a state in place and return the one that was there."""
-        outgoing = self.save()
-        self._generator.setstate(state.content)
-        return outgoing
+    return Copy(content[MARKS], Copy(content[MARKS], content))

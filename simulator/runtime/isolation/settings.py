@@ -4,9 +4,10 @@ A context switch reads them, and writes them only if the next rank has different
 
 - The standard streams: `contextlib.redirect_stdout` puts the stream back on exit, so interleaved ranks would put back
   each other's.
-- The functions that show a warning, which `warnings.catch_warnings` puts back on exit.
-- c10d's globals beside its world, and the random tracker of DTensor once that is imported.
-- The debug level of torch.distributed (`debug_level.py`).
+- The functions that show a warning, which `warnings.catch_warnings` puts back on exit. The warning filters, which it
+  puts back, too, are swapped in `isolation.py`.
+- c10d's globals besides its world, and the random tracker of DTensor once that is imported.
+- The debug level of torch.distributed, a C++ global that DDP's Reducer also reads.
 - torch.fx's current tracing: it replaces functions in the whole process until it ends, so they are restored for the
   next rank, and replaced again for the rank that traces.
 - torch's modes that a program switches for a block of code (the others: `modes.py`).
@@ -16,19 +17,61 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._C._distributed_c10d as _c10d
+import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.fx import _symbolic_trace
 
-from ddpsim.simulator.runtime.isolation.debug_level import DebugLevel
+from ddpsim.simulator.runtime.replaced import Replaced
 
 _TRACING = "_is_fx_tracing_flag"
 """A global of torch.fx. From torch 2.15 on it is per thread, and need not be swapped."""
 
 SettingsState = tuple[Any, ...]
 """A state of `Settings`. Other code relies only on the warning functions being the first two items."""
+
+
+class DebugLevel:
+    """The current debug level of torch.distributed.
+
+    Reading it at each context switch would take as long as several other settings. So the functions that set it are
+    replaced by ones that also record the value. A call of an original function that was bound earlier is not noticed.
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = _c10d.get_debug_level()
+        """The level in place. Equal levels are the same object."""
+        self._set = _c10d.set_debug_level
+        self._replaced = Replaced()
+
+    def install(self) -> None:
+        """Replace the functions that set the level."""
+        for module in (dist, _c10d):
+            for name in ("set_debug_level", "set_debug_level_from_env"):
+                self._replaced.replace(module, name, self._noting)
+
+    def uninstall(self) -> None:
+        """Restore the functions."""
+        self._replaced.put_back()
+
+    def write(self, value: Any) -> None:
+        """Set the level if it differs."""
+        if value is not self.value:
+            self._set(value)
+            self.value = value
+
+    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
+        def set_level(*arguments: Any) -> None:
+            original(*arguments)
+            level = _c10d.get_debug_level()
+            if level != self.value:
+                self.value = level
+
+        return set_level
 
 
 class Settings:
@@ -52,19 +95,8 @@ class Settings:
         self._is_anomaly_nan = torch.is_anomaly_check_nan_enabled
         self.host_argv: list[str] = self._sys["argv"]
         self.host_excepthook: object = self._sys["excepthook"]
-        self.start: SettingsState = (
-            *self.read()[:6],
-            None,
-            False,
-            None,
-            None,
-            None,
-            torch.float32,
-            False,
-            False,
-            False,
-            True,
-        )
+        no_tracing, torch_modes = (None, False), (torch.float32, False, False, False, True)
+        self.start: SettingsState = (*self.read()[:6], *no_tracing, None, None, None, *torch_modes)
         """A rank's initial settings: the host's streams, warning functions and debug level, and torch's defaults."""
 
     def read(self) -> SettingsState:

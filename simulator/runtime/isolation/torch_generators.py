@@ -14,14 +14,13 @@ made for that. If the check fails, the public methods are used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
-from ddpsim.simulator.runtime.isolation.random_generator import Generator
+from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, Copy, NativeState, window
 
 DEFAULT_SEED = 67280421310721
 """`default_rng_seed_val` in c10/core/GeneratorImpl.h."""
@@ -67,10 +66,17 @@ class CudaGenerators:
         return outgoing
 
 
-def cpu_generator(generator: torch.Generator) -> Generator[Copy]:
+def cpu_generator(generator: torch.Generator) -> CpuByCopy | ByPublicFunctions:
     """Return the cheapest way to swap a CPU generator's state that is right for this torch."""
     offset = engine_offset()
-    return CpuByState(generator) if offset is None else CpuByCopy(generator, offset)
+    if offset is not None:
+        return CpuByCopy(generator, offset)
+    return ByPublicFunctions(
+        generator.get_state,
+        generator.set_state,
+        lambda seed: torch.Generator().manual_seed(seed).get_state(),
+        DEFAULT_SEED,
+    )
 
 
 @cache
@@ -110,43 +116,15 @@ class CpuByCopy:
         engine = NativeState(region, partial(MARKS.unpack_from, region))
         self.probe, self.save, self.exchange = engine.probe, engine.save, engine.exchange
         self._engine_offset = engine_offset
-        self.start = _start(engine_offset)
+        self.start = self.started(DEFAULT_SEED)
 
     def started(self, seed: int) -> Copy:
         """Return the state of a generator that was just seeded."""
         return _started(self._engine_offset, seed)
 
 
-@cache
-def _start(engine_offset: int) -> Copy:
-    return _started(engine_offset, DEFAULT_SEED)
-
-
+@lru_cache(maxsize=16)
 def _started(engine_offset: int, seed: int) -> Copy:
     start = torch.Generator().manual_seed(seed)  # must outlive the copying
     content = window(_address(start) + engine_offset, REGION_BYTES).tobytes()
     return Copy(MARKS.unpack_from(content), content)
-
-
-class CpuByState:
-    """Swaps a generator's state through its public methods, if its memory layout is unknown."""
-
-    probe = object
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self.start = self.started(DEFAULT_SEED)
-
-    def started(self, seed: int) -> Copy:
-        """Return the state of a generator that was just seeded."""
-        return Copy(None, torch.Generator().manual_seed(seed).get_state())
-
-    def save(self) -> Copy:
-        """Return the state in place."""
-        return Copy(None, self._generator.get_state())
-
-    def exchange(self, state: Copy) -> Copy:
-        """Put a state in place and return the one that was there."""
-        outgoing = self.save()
-        self._generator.set_state(state.content)
-        return outgoing

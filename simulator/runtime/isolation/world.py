@@ -24,59 +24,24 @@ _in_c: Any = torch._C._distributed_c10d
 class RankWorld(distributed_c10d._World):
     """One rank's c10d world.
 
-    `_World` itself keeps most of its attributes in globals of its module, so each of those is overridden; an attribute
-    that a later torch adds to `_World` works, and is shared between ranks only if it is such a global again.
+    `_World` has properties that read globals of its module; here each is a plain attribute instead. An attribute that a
+    later torch adds to `_World` works, and is shared between ranks only if it is such a global again.
     """
+
+    pg_map: Any = None  # on the class, it hides the property, so that instances can have their own
+    pg_names: Any = None
+    pg_group_ranks: Any = None
+    pg_backend_config: Any = None
+    group_count: Any = None
+    tags_to_pg: Any = None
+    pg_to_tag: Any = None
 
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
-        self._pg_map: dict[ProcessGroup, tuple[str, Any]] = {}
-        self._pg_names: dict[ProcessGroup, Any] = {}
-        self._pg_group_ranks: dict[ProcessGroup, dict[int, int]] = {}
-        self._pg_backend_config: dict[ProcessGroup, str] = {}
-        self._group_count = 0
-        self._tags_to_pg: dict[str, list[ProcessGroup]] = {}
-        self._pg_to_tag: dict[ProcessGroup, str] = {}
-
-    @property
-    def pg_map(self) -> dict[ProcessGroup, tuple[str, Any]]:
-        """Each group's backend name and store."""
-        return self._pg_map
-
-    @property
-    def pg_names(self) -> dict[ProcessGroup, Any]:
-        """Each group's name."""
-        return self._pg_names
-
-    @property
-    def pg_group_ranks(self) -> dict[ProcessGroup, dict[int, int]]:
-        """Each group's map from global rank to group rank."""
-        return self._pg_group_ranks
-
-    @property
-    def pg_backend_config(self) -> dict[ProcessGroup, str]:
-        """Each group's backend configuration."""
-        return self._pg_backend_config
-
-    @property
-    def group_count(self) -> int:
-        """How many groups were made; names are made from it."""
-        return self._group_count
-
-    @group_count.setter
-    def group_count(self, value: int) -> None:
-        self._group_count = value
-
-    @property
-    def tags_to_pg(self) -> dict[str, list[ProcessGroup]]:
-        """The groups under each tag."""
-        return self._tags_to_pg
-
-    @property
-    def pg_to_tag(self) -> dict[ProcessGroup, str]:
-        """Each group's tag."""
-        return self._pg_to_tag
+        self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
+        self.group_count = 0
+        self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
 class World:
@@ -86,17 +51,16 @@ class World:
     whose forward is running.
     """
 
-    def __init__(self, world_size: int) -> None:
-        self._worlds: list[RankWorld | None] = [None] * world_size
+    def __init__(self) -> None:
+        self._worlds: dict[int, RankWorld] = {}
         self._was_isolating_threads = False
         self._replaced = Replaced()
 
     def of(self, rank: int) -> RankWorld:
         """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
-        world = self._worlds[rank]
-        if world is None:
-            world = self._worlds[rank] = RankWorld(rank)
-        return world
+        if rank not in self._worlds:
+            self._worlds[rank] = RankWorld(rank)
+        return self._worlds[rank]
 
     def install(self) -> None:
         """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
@@ -110,7 +74,7 @@ class World:
         default = distributed_c10d._world.default_pg
         # init_process_group tells C++ the rank, for its logs.
         _in_c._set_global_rank(-1 if default is None else default.rank())
-        self._worlds = [None] * len(self._worlds)
+        self._worlds.clear()
 
 
 def _isolate_threads() -> bool:

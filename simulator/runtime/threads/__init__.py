@@ -4,7 +4,7 @@ While an execution runs, `Threads` replaces Python's threads and locks. Conditio
 queues, timers, futures and executors are built on these in Python, so they are simulated, too.
 """
 
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, thread_findings
+from ddpsim.simulator.runtime.threads.thread_body import ThreadError, thread_findings
 from ddpsim.simulator.runtime.threads.thread_life import Threads
 
 __all__ = ["ThreadError", "Threads", "thread_findings"]

@@ -1,4 +1,4 @@
-"""Event loops of asyncio inside ranks wait in virtual time.
+"""Event loops of asyncio inside ranks, which wait in virtual time; and external threads, which do not.
 
 A loop waits in `select`, for a ready file or until its next timer. That would take real time and keep the baton, so
 that no other thread or rank could wake the loop. Instead, a loop that a rank makes waits for a simulated
@@ -9,26 +9,46 @@ If the loop also watches other files, such as the pipes of a subprocess, it poll
 0.01 s, then lets 0.01 s of virtual time pass, and repeats.
 
 Not covered: loops that are not an `asyncio.SelectorEventLoop` (uvloop), and loops made before the run.
+
+External threads are threads that ranks start and that are not simulated, as they work with other processes or in real
+time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
+
 _POLL_SECONDS = 0.01
 
+_LOKY = ("loky", "joblib.externals.loky")
+OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm", *_LOKY)
+"""The modules whose threads are external."""
 
-def loop_maker(is_of_rank: Callable[[], bool], original: Callable[..., None]) -> Callable[..., None]:
+_SILENT = (
+    "multiprocessing.queues",
+    "multiprocessing.resource_sharer",
+    "torch.utils.data",
+    "tqdm",
+    *[f"{package}.backend.queues" for package in _LOKY],
+)
+"""The modules among them whose threads never release a lock that a rank waits for."""
+
+
+def loop_maker(steps: LockSteps, original: Callable[..., None]) -> Callable[..., None]:
     """Return the replacement of `BaseSelectorEventLoop.__init__`."""
 
     @wraps(original)
     def make(loop: Any, *arguments: Any, **options: Any) -> None:
         original(loop, *arguments, **options)
-        if is_of_rank():
-            _let_wait_as_ranks_do(loop)
+        if steps.running() is not None:
+            steps.use("asyncio")
+            _wait_in_virtual_time(loop)
 
     return make
 
@@ -38,7 +58,7 @@ def is_of_rank(loop: Any) -> bool:
     return isinstance(getattr(loop, "_selector", None), _Selector)
 
 
-def _let_wait_as_ranks_do(loop: Any) -> None:
+def _wait_in_virtual_time(loop: Any) -> None:
     woken = threading.Event()
     wake_by_file = loop._write_to_self
 
@@ -73,3 +93,19 @@ class _Selector:
         self._woken.wait(timeout)
         self._woken.clear()
         return self._selector.select(0)
+
+
+def is_outside(thread: Any) -> bool:
+    """True for a thread of one of those modules, and for one that an asyncio loop outside the ranks starts."""
+    loop = asyncio._get_running_loop()
+    return _module(thread).startswith(OUTSIDE) or (loop is not None and not is_of_rank(loop))
+
+
+def may_wake_ranks(thread: Any) -> bool:
+    """False for an external thread that never releases a lock that a rank waits for."""
+    return not _module(thread).startswith(_SILENT)
+
+
+def _module(thread: Any) -> str:
+    target = getattr(thread, "_target", None)
+    return getattr(target, "__module__", None) or type(thread).__module__

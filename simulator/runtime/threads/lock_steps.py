@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Request, Touch, Use
+from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Touch, Use
 from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
 _LOCKS_PER_POLL = 1_000
@@ -18,10 +19,8 @@ _POLL_SECONDS = 0.005
 """The real time between two checks whether an external thread has released something."""
 
 
-class LockHost(Protocol):
+class LockHost(Host, Protocol):
     """The functions of `ThreadHost` that the threads and locks of ranks use."""
-
-    is_observed: bool
 
     @property
     def me(self) -> RankThread:
@@ -35,14 +34,8 @@ class LockHost(Protocol):
     def is_stopping(self) -> bool:
         """True once the execution has ended."""
 
-    def is_rank_thread(self) -> bool:
-        """True on the running thread of a rank."""
-
     def is_unwinding(self, me: RankThread) -> bool:
         """True if a thread is being unwound."""
-
-    def ask(self, request: Request) -> Any:
-        """Carry a request of the running thread to the kernel."""
 
     def start_thread(self, child: RankThread) -> None:
         """Register a thread that the running one has started with the kernel."""
@@ -69,7 +62,8 @@ class LockSteps:
 
     def __init__(self, host: LockHost) -> None:
         self._host: LockHost | None = host
-        self._is_untracked = False
+        self.is_untracked = False
+        """True while ddpsim's own code runs: its locks and threads are real, and nothing is a step."""
         self.has_external_threads: Callable[[], bool] = _none_there
         """True while there are external threads that may release what a rank waits for."""
         self.waited: list[Waited] = []
@@ -86,17 +80,10 @@ class LockSteps:
         assert self._host is not None
         return self._host
 
-    def __enter__(self) -> None:
-        """Enter a section of ddpsim's own: locks and threads made inside are real, and nothing is a step."""
-        self._is_untracked = True
-
-    def __exit__(self, *exception: object) -> None:
-        self._is_untracked = False
-
     def running(self) -> RankThread | None:
         """Return the caller's rank thread; None outside of ranks."""
         host = self._host
-        return None if host is None or self._is_untracked or not host.is_rank_thread() else host.me
+        return None if host is None or self.is_untracked or not host.is_rank_thread() else host.me
 
     def comes_from_outside(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only an external thread can release what the caller waits for, so it has to wait in real time."""

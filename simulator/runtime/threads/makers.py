@@ -1,6 +1,6 @@
 """Replacements of `threading.Lock`, `queue.SimpleQueue` and so on: simulated ones on rank threads, else Python's own.
 
-Each method takes the original that it replaces.
+The last parameter of each method is the original that it replaces.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
-from ddpsim.simulator.runtime.threads.event_loops import loop_maker
-from ddpsim.simulator.runtime.threads.external_threads import OUTSIDE
+from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
 
 
@@ -27,20 +25,6 @@ class Makers:
         self._steps = steps
         self._outlasts = is_importing_library if owns_modules else is_importing
         """True if an object made now lasts longer than a simulation, or belongs to a library with own threads."""
-
-    def lock(self, original: Any) -> Any:
-        """Replace `threading.Lock`."""
-        return self._making(original, RankLock, "Lock")
-
-    def reentrant_lock(self, original: Any) -> Any:
-        """Replace `threading.RLock`."""
-        return self._making(original, RankRLock, "RLock")
-
-    def queue(self, original: Any) -> Any:
-        """Replace `queue.SimpleQueue`."""
-        return self._making(
-            original, lambda steps, me, **options: RankSimpleQueue(steps, me, original(), **options), "SimpleQueue"
-        )
 
     def inner_lock(self, original: Any) -> Any:
         """Replace the lock on which a condition waits: a `RankLock` if the condition's own lock is one."""
@@ -54,12 +38,8 @@ class Makers:
 
         return allocate_lock
 
-    def event_loop(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Replace `BaseSelectorEventLoop.__init__`."""
-        return loop_maker(self._makes_loop, original)
-
-    def _making(self, original: Any, make: Callable[..., Any], kind: str) -> Any:
-        """Replace a function or class that makes a lock, or a queue on one."""
+    def making(self, make: Callable[..., Any], kind: str, original: Any) -> Any:
+        """Replace `threading.Lock`, `threading.RLock` or `queue.SimpleQueue`, of which `kind` is the name."""
         steps = self._steps
 
         def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
@@ -74,10 +54,3 @@ class Makers:
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))
         # A class stays a class, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
         return type(original.__name__, (), {"__new__": lambda cls, *arguments: made(sys._getframe(1), arguments)})
-
-    def _makes_loop(self) -> bool:
-        """True if the caller is a rank."""
-        is_of_rank = self._steps.running() is not None
-        if is_of_rank:
-            self._steps.use("asyncio")
-        return is_of_rank

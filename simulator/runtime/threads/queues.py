@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
@@ -19,28 +20,26 @@ from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
 from ddpsim.simulator.waits import LockWait
 
+_RealQueue: Any = queue.SimpleQueue  # bound here: it is replaced during a run
 
+
+@dataclass(eq=False)
 class _Consumer:
     """A thread that waits for an item, and the item when it has arrived."""
 
-    __slots__ = ("item", "thread")
-
-    def __init__(self, thread: RankThread) -> None:
-        self.thread = thread
-        self.item: Any = None
+    thread: RankThread
+    item: Any = None
 
 
 class RankSimpleQueue:
     """The queue that `queue.SimpleQueue()` returns on a rank's thread."""
 
-    def __init__(self, steps: LockSteps, maker: RankThread, real: Any, *, is_external: bool = False) -> None:
-        """`real` is a queue of Python's that holds the items, also for external threads.
-
-        `is_external`: external threads put the items in.
-        """
+    def __init__(self, steps: LockSteps, maker: RankThread, *, is_external: bool = False) -> None:
+        """`is_external`: external threads put the items in."""
         self._is_external = is_external
         self._steps = steps
-        self._real = real
+        self._real = _RealQueue()
+        """Holds the items, also for external threads."""
         self._waiting: list[_Consumer] = []
         """The waiting threads, in the order in which they asked."""
         self._puts = 0

@@ -1,22 +1,53 @@
-"""The function that a rank's thread runs from its beginning to its end.
+"""The function that a rank's thread runs from its beginning to its end, and the exceptions that such threads raise.
 
 It has a file of its own, as `rank_body.py` has: functions called from here belong to the program (`call_sites.STARTS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.thread_findings import thread_error
 from ddpsim.simulator.errors import is_internal
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 from ddpsim.simulator.kernel.lifecycle import all_threads_of
 from ddpsim.simulator.kernel.requests import Checkpoint, Note
 from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
+from ddpsim.simulator.runtime.outcome import one_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadErrors
+from ddpsim.simulator.verdict import Finding
+
+
+class ThreadError(NamedTuple):
+    """An exception that a rank's thread raised."""
+
+    rank: int
+    thread: str
+    line: str
+    """Type and message."""
+    site: Site | None
+    traceback: str
+
+
+def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
+    """Return the findings: one for all ranks that raised the same error at the same line."""
+    alike: dict[tuple[str, str, Site | None], list[ThreadError]] = {}
+    for error in errors:
+        alike.setdefault((error.thread, error.line, error.site), []).append(error)
+    return [
+        thread_error(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
+        for kind, each in alike.items()
+    ]
+
+
+def thread_error_of(thread: RankThread, error: BaseException) -> ThreadError:
+    """Describe an exception that a thread raised."""
+    return ThreadError(thread.rank, thread.name, one_line(error), site_of_error(error), traceback_text(error))
 
 
 class ThreadBody:
@@ -28,7 +59,7 @@ class ThreadBody:
         steps: LockSteps,
         *,
         enter: Callable[[], object],
-        errors: ThreadErrors,
+        errors: dict[object, ThreadError],
         leave: Callable[[RankThread, Any], None],
     ) -> None:
         """`enter` runs first on each new thread. `leave` runs before the thread gives the baton away for good."""
@@ -77,7 +108,8 @@ class ThreadBody:
                     return Change.UNWIND
                 how = Change.RAISE
                 self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
-                self._errors.add(me, me.fault or error)
+                found = thread_error_of(me, me.fault or error)
+                self._errors.setdefault(found[:4], found)  # equal errors of a rank at one line count once
                 thread._invoke_excepthook(thread)
         end = Access(thread_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
         self._host.ask(Checkpoint(end))

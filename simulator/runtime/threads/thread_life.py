@@ -6,16 +6,7 @@ this module intercepts Python's `threading`: programs stay as they are. Refused:
 (slow, and a switch between two lines that touch no lock seldom matters); one process per rank and no more (the threads
 of a rank would still run in an order that no schedule controls).
 
-Replaced while an execution runs, with another behaviour only on a rank's threads:
-
-- `threading.Thread.start`, `join`, `is_alive`; `threading.enumerate` and `active_count`, which show a rank its own;
-- `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, on which Python builds all the rest
-  (makers.py), and `threading.Event.is_set`, which reads without a lock;
-- `threading._time` and `queue.time`, their names for the clock;
-- `threading._counter`, `ThreadPoolExecutor._counter` and the state of executors for the end of a process
-  (process_state.py);
-- the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py);
-- how asyncio makes its event loops (event_loops.py).
+`Threads.install` replaces functions of Python during an execution; they behave differently only on a rank's threads.
 
 Not covered: other functions of `_thread`, native threads, locks made before the run, by a name bound before the run
 (`from threading import Lock`), or during an import (except imports of the program's own modules in a rank process).
@@ -38,6 +29,7 @@ import sys
 import threading
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,14 +41,21 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.runtime.threads.external_threads import is_outside, may_wake_ranks
+from ddpsim.simulator.runtime.threads.event_loops import is_outside, loop_maker, may_wake_ranks
+from ddpsim.simulator.runtime.threads.executor_parts import (
+    IsShutDown,
+    ShutdownLock,
+    acquiring,
+    counter,
+    ordered_results,
+    ordered_set,
+    when_made,
+)
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.locks import is_set
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, is_set
 from ddpsim.simulator.runtime.threads.makers import Makers
-from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
-from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
-from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, restore_run, thread_object
-from ddpsim.simulator.runtime.threads.thread_errors import ThreadError, ThreadErrors
+from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
+from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, ThreadError, restore_run, thread_object
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
@@ -68,11 +67,11 @@ class Threads:
 
     def __init__(self, host: LockHost, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
         """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
-        self.untracked = self.steps = LockSteps(host)
+        self.steps = LockSteps(host)
         self.steps.has_external_threads = self._has_external_threads
         self._makers = Makers(self.steps, owns_modules=owns_modules)
         self._enter = enter
-        self._errors = ThreadErrors()
+        self._errors: dict[object, ThreadError] = {}
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that the program may still refer to."""
         self._leaving: list[threading.Thread] = []
@@ -82,21 +81,16 @@ class Threads:
 
     @property
     def errors(self) -> list[ThreadError]:
-        """The errors that threads raised, as `ThreadErrors.all` returns them."""
-        return self._errors.all()
-
-    @property
-    def _host(self) -> LockHost:
-        """The execution, until it has ended."""
-        return self.steps.host
+        """The errors that threads raised, in that order."""
+        return list(self._errors.values())
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Replace the functions of Python that the module's docstring lists."""
+        """Replace functions of Python: threads, and the locks and queues on which Python builds all the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
-        now = self._on_ranks(lambda: float(self._host.ask(ReadClock())))
+        now = partial(self._on_ranks, lambda: float(self.steps.host.ask(ReadClock())))
         thread: Any = threading.Thread
         for owner, name, replacement in (
             (thread, "start", self._start),
@@ -104,15 +98,15 @@ class Threads:
             (_thread, "start_new_thread", self._start_plain),
             (_thread, "start_new", self._start_plain),
             (thread, "is_alive", self._is_alive),
-            (threading, "enumerate", self._of_rank(list)),
-            (threading, "active_count", self._of_rank(len)),
-            (threading, "Lock", makers.lock),
-            (threading, "RLock", makers.reentrant_lock),
+            (threading, "enumerate", partial(self._of_rank, list)),
+            (threading, "active_count", partial(self._of_rank, len)),
+            (threading, "Lock", partial(makers.making, RankLock, "Lock")),
+            (threading, "RLock", partial(makers.making, RankRLock, "RLock")),
             (threading, "_allocate_lock", makers.inner_lock),
             (threading.Event, "is_set", is_set),
             (threading, "_time", now),
             (threading, "_counter", lambda original: counter(steps, original, start=1)),
-            (queue, "SimpleQueue", makers.queue),
+            (queue, "SimpleQueue", partial(makers.making, RankSimpleQueue, "SimpleQueue")),
             (queue, "time", now),
             (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
             (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
@@ -121,7 +115,7 @@ class Threads:
             (futures, "set", lambda _: ordered_set(steps, when_made)),
             (futures, "DoneAndNotDoneFutures", lambda original: ordered_results(steps, original)),
             (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
-            (BaseSelectorEventLoop, "__init__", makers.event_loop),
+            (BaseSelectorEventLoop, "__init__", partial(loop_maker, steps)),
         ):
             self._replaced.replace(owner, name, replacement)
         _EXECUTORS_LOG.addFilter(_is_worth_logging)
@@ -149,11 +143,8 @@ class Threads:
             threading.Thread.join(thread)
         self._leaving = []
 
-    def _on_ranks(self, clock: Callable[[], float]) -> Callable[[Callable[[], float]], Callable[[], float]]:
-        def replacement(original: Callable[[], float]) -> Callable[[], float]:
-            return lambda: original() if self.steps.running() is None else clock()
-
-        return replacement
+    def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+        return lambda: original() if self.steps.running() is None else clock()
 
     # --- a thread's life ----------------------------------------------------------------------------------------------
 
@@ -188,7 +179,7 @@ class Threads:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
-        body = ThreadBody(self._host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
+        body = ThreadBody(self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
         thread.run = lambda: body.run(child, thread, own_run)
         thread._daemonic = True  # a thread that refuses to end must not keep the process alive
         try:
@@ -202,13 +193,16 @@ class Threads:
         shares_core_of_starter(thread)
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
-        self._host.start_thread(child)
+        self.steps.host.start_thread(child)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event that signals its start."""
-        with self.steps:
+        self.steps.is_untracked = True
+        try:
             thread._started = threading.Event()
             original(thread)
+        finally:
+            self.steps.is_untracked = False
 
     def _leave(self, me: RankThread, thread: Any) -> None:
         if not me.is_abandoned:
@@ -238,26 +232,23 @@ class Threads:
 
         return is_alive
 
-    def _of_rank(self, kind: Callable[[list[Any]], Any]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    def _of_rank(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
         """Replace a function that returns the threads of a process, as a list or as a number."""
 
-        def replacement(original: Callable[[], Any]) -> Callable[[], Any]:
-            def threads() -> Any:
-                me = self.steps.running()
-                if me is None:
-                    return original()
-                look = Access(all_threads_of(me.rank), Mode.READ)
-                self.steps.yield_before(me, (look,))
-                self.steps.touch(me, look)
-                return kind([each.thread for each in me.of.threads])
+        def threads() -> Any:
+            me = self.steps.running()
+            if me is None:
+                return original()
+            look = Access(all_threads_of(me.rank), Mode.READ)
+            self.steps.yield_before(me, (look,))
+            self.steps.touch(me, look)
+            return kind([each.thread for each in me.of.threads])
 
-            return threads
-
-        return replacement
+        return threads
 
     def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
-        host, is_look = self._host, timeout is not None and timeout <= 0
+        host, is_look = self.steps.host, timeout is not None and timeout <= 0
         self.steps.yield_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
             wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
@@ -286,7 +277,7 @@ class Threads:
         while others := [each for each in rank.threads if each is not me and not each.is_daemon]:
             self._wait_for(me, others[0], None, is_at_end=True)
         for daemon in [each for each in rank.threads if each is not me]:
-            self._host.ask(Cancel(daemon.number))
+            self.steps.host.ask(Cancel(daemon.number))
             self._wait_for(me, daemon, None, is_at_end=True)
 
     def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:

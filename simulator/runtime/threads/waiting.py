@@ -5,13 +5,15 @@ from __future__ import annotations
 import concurrent.futures.thread as executors
 import queue
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import lru_cache
+from itertools import takewhile
 from types import CodeType, FrameType
 from typing import Any
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.runtime.call_sites import is_projects, is_users, site_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards, is_projects, is_users, site_of
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 
@@ -36,20 +38,19 @@ def _meanings() -> dict[CodeType, str]:
 
 def waited_for(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
     """Return what the program waits for and the line of the program that waits."""
-    start = frame
-    while frame is not None and not is_users(frame.f_code):
-        what = _meanings().get(frame.f_code, what)
-        frame = frame.f_back
-    return what, site_of(start)
+    for each in _library_frames(frame):
+        what = _meanings().get(each.f_code, what)
+    return what, site_of(frame)
+
+
+def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames up to the innermost one of the program."""
+    return takewhile(lambda each: not is_users(each.f_code), frames_outwards(frame))
 
 
 def is_callback(frame: FrameType | None) -> bool:
     """True inside `__del__` or a weak reference's callback, where no exception can be raised."""
-    while frame is not None:
-        if frame.f_code.co_name in ("__del__", "weakref_cb"):
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code.co_name in ("__del__", "weakref_cb") for each in frames_outwards(frame))
 
 
 def maker(frame: FrameType | None) -> str:
@@ -70,26 +71,17 @@ def class_that_makes(frame: FrameType | None) -> str:
 
 def is_importing(frame: FrameType | None) -> bool:
     """True during an import: objects made then last longer than a simulation."""
-    while frame is not None:
-        if frame.f_code.co_filename == _IMPORTS:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code.co_filename == _IMPORTS for each in frames_outwards(frame))
 
 
 def is_importing_of_project(frame: FrameType | None) -> bool:
     """True during the import of a module of the user's project, but not of an installed module that it imports."""
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and is_importing(frame):
-            return is_projects(frame.f_code)
-        frame = frame.f_back
+    for each in frames_outwards(frame):
+        if each.f_code.co_name == "<module>" and is_importing(each):
+            return is_projects(each.f_code)
     return False
 
 
 def is_importing_library(frame: FrameType | None) -> bool:
     """True during the import of a module that is not the user's."""
-    while frame is not None and not is_users(frame.f_code):
-        if frame.f_code.co_filename == _IMPORTS:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code.co_filename == _IMPORTS for each in _library_frames(frame))

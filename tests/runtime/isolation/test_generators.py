@@ -14,10 +14,10 @@ from numpy.random import rand as early_rand
 from numpy.random import standard_normal as early_normal
 
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from ddpsim.simulator.runtime.isolation.native_memory import NativeState
+from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, NativeState
 from ddpsim.simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByState
-from ddpsim.simulator.runtime.isolation.python_random import RandomByCopy, RandomByState
-from ddpsim.simulator.runtime.isolation.torch_generators import CpuByCopy, CpuByState, cpu_generator
+from ddpsim.simulator.runtime.isolation.python_random import RandomByCopy
+from ddpsim.simulator.runtime.isolation.torch_generators import CpuByCopy, cpu_generator
 
 DRAWS = {
     "random": lambda: early_random(),
@@ -229,6 +229,9 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     assert str(numpy.random.get_state()) == str(before)
 
 
+OFFSET = torch_generators.CACHED_NORMAL_OFFSET
+
+
 def torch_cpu():
     return cpu_generator(torch.default_generator)
 
@@ -236,12 +239,24 @@ def torch_cpu():
 @pytest.mark.parametrize(
     ("module", "name", "value", "make", "kind"),
     [
-        (random, "_inst", OtherRandom(3), python_random.python_random, RandomByState),
-        (python_random, "window", lambda at, n: memoryview(bytearray(n)), python_random.python_random, RandomByState),
+        (random, "_inst", OtherRandom(3), python_random.python_random, ByPublicFunctions),
+        (
+            python_random,
+            "window",
+            lambda at, n: memoryview(bytearray(n)),
+            python_random.python_random,
+            ByPublicFunctions,
+        ),
         (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_random, NumpyByState),
-        (torch_generators, "HEADER_BYTES", 16, torch_cpu, CpuByState),
-        (torch_generators, "CACHED_NORMAL_OFFSET", torch_generators.CACHED_NORMAL_OFFSET - 8, torch_cpu, CpuByState),
-        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, CpuByState),
+        (torch_generators, "HEADER_BYTES", 16, torch_cpu, ByPublicFunctions),
+        (
+            torch_generators,
+            "CACHED_NORMAL_OFFSET",
+            torch_generators.CACHED_NORMAL_OFFSET - 8,
+            torch_cpu,
+            ByPublicFunctions,
+        ),
+        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, ByPublicFunctions),
     ],
     ids=["another-random", "random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
 )

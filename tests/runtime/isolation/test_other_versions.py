@@ -5,7 +5,7 @@ import torch
 from torch.fx import _symbolic_trace
 
 from ddpsim import Verdict, simulate
-from ddpsim.simulator.runtime.isolation.device_guard import keep_device_guard
+from ddpsim.simulator.runtime.isolation.isolation import keep_device_guard
 
 
 def test_tracing_that_each_thread_has_of_its_own(monkeypatch):

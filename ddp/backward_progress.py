@@ -1,0 +1,143 @@
+"""How far a reducer is, without tensors: its stage, the step number, and what a static graph has shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Stage(Enum):
+    """The stage of a reducer between a forward and the end of its backward."""
+
+    IDLE = "idle"
+    """No forward through the wrapped model waits for its backward, so a gradient is an error."""
+    LOCAL = "local"
+    """The last forward ran under no_sync: gradients are kept, not reduced."""
+    EXPECTING = "expecting"
+    """A forward has announced gradients; none has been computed yet."""
+    REDUCING = "reducing"
+    """Gradients are computed, and buckets are reduced as they fill."""
+
+
+class Event(Enum):
+    """An event that changes the stage."""
+
+    FORWARD = "forward"
+    LOCAL_FORWARD = "local forward"
+    GRADIENT = "gradient"
+    ALL_REDUCED = "all reduced"
+    GIVEN_UP = "given up"
+
+
+_NEXT: dict[tuple[Stage, Event], Stage] = {
+    (Stage.IDLE, Event.FORWARD): Stage.EXPECTING,
+    (Stage.IDLE, Event.LOCAL_FORWARD): Stage.LOCAL,
+    (Stage.LOCAL, Event.FORWARD): Stage.EXPECTING,
+    (Stage.LOCAL, Event.LOCAL_FORWARD): Stage.LOCAL,
+    (Stage.EXPECTING, Event.FORWARD): Stage.EXPECTING,
+    (Stage.EXPECTING, Event.GRADIENT): Stage.REDUCING,
+    (Stage.REDUCING, Event.ALL_REDUCED): Stage.IDLE,
+    **{(stage, Event.GIVEN_UP): Stage.IDLE for stage in Stage},
+}
+
+
+def follows(stage: Stage, event: Event) -> Stage | None:
+    """Return the stage after `event`; None if the event is not allowed in this stage."""
+    return _NEXT.get((stage, event))
+
+
+class Graph(Enum):
+    """What is known about the autograd graph of a forward."""
+
+    ALL_USED = "all used"
+    """Every parameter gets a gradient in every backward."""
+    SEARCHED = "searched"
+    """The graph is searched from the outputs (`find_unused_parameters`)."""
+    STATIC = "static"
+    """The first backward shows how many gradients each parameter gets; later ones are equal (`static_graph`)."""
+
+
+class StaticGraph:
+    """Counts gradients by parameter: in the first backward to learn, later to recognize the last gradient."""
+
+    def __init__(self) -> None:
+        self.times: dict[int, int] | None = None
+        """Gradients per backward, by parameter, in the order of the first ones; None until it is learned."""
+        self.unused_everywhere: frozenset[int] | None = None
+        """Parameters that get no gradient on any rank; None until the ranks have exchanged this."""
+        self._left: dict[int, int] = {}
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the first backward has ended."""
+        return self.times is not None
+
+    @property
+    def came(self) -> frozenset[int]:
+        """Parameters that have got a gradient in the backward that is being learned."""
+        return frozenset(self._left) if self.times is None else frozenset()
+
+    def begin(self) -> None:
+        """Begin a backward."""
+        self._left = {} if self.times is None else dict(self.times)
+
+    def is_last(self, index: int) -> bool:
+        """Count a gradient; return whether it is known to be the parameter's last one in this backward."""
+        if self.times is None:
+            self._left[index] = self._left.get(index, 0) + 1
+            return False
+        left = self._left.get(index, 0) - 1
+        self._left[index] = left
+        return left <= 0
+
+    def learn(self) -> tuple[int, ...]:
+        """End the first backward; return the parameters that got gradients, in the order of the first ones."""
+        self.times = self._left
+        return tuple(self.times)
+
+    def times_by_index(self, count: int) -> tuple[int, ...]:
+        """Return the number of gradients per backward for each of `count` parameters."""
+        times = self.times or {}
+        return tuple(times.get(index, 0) for index in range(count))
+
+    def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
+        """Take over what another rank learned, but keep counts that were learned here, since ranks may differ."""
+        if self.times is None:
+            self.times = {index: count for index, count in enumerate(times) if count}
+        self.unused_everywhere = frozenset(unused_everywhere)
+
+
+class StepCounter:
+    """Counts the synchronizing forwards of one model; see Note [StepCounter] in simulator/attribution/wrapper.py."""
+
+    def __init__(self) -> None:
+        self.latest = 0
+        """The number of the latest forward that counts."""
+        self.aligned = 0
+        """The step at which the last join ended, on all ranks."""
+        self._is_uncounted = False
+        self._reduced = 0
+
+    def begin_forward(self, *, is_training: bool) -> None:
+        """Count a synchronizing forward; in evaluation mode it counts when its backward begins."""
+        self.latest += is_training
+        self._is_uncounted = not is_training
+
+    def begin_backward(self) -> None:
+        """Record that the first gradient to reduce was computed."""
+        self.latest += self._is_uncounted
+        self._is_uncounted = False
+
+    def end_backward(self) -> None:
+        """Record that the gradients are reduced."""
+        self._reduced = self.latest
+
+    def align(self, step: int) -> None:
+        """After a join: continue on all ranks from the step of the last rank to join."""
+        self.latest = self.aligned = self._reduced = step
+        self._is_uncounted = False
+
+    def forget_unreduced(self) -> None:
+        """After a failed join: drop forwards that were not reduced, since joined ranks made none of them."""
+        self.latest = self._reduced
+        self._is_uncounted = False

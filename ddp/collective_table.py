@@ -1,0 +1,192 @@
+"""The collectives of process groups: what each asks of other ranks, and how a joined rank takes part.
+
+tests/architecture/test_operations.py compares the table with the simulator's own, which the engine does not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed import ProcessGroup
+
+# torch 2.13 has renamed these two.
+_all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+Contribution = tuple["Tensor | Sequence[Tensor]", Any]
+"""What a rank contributes to a call, from the arguments of the group's method: tensors and options."""
+
+
+class Part(NamedTuple):
+    """The contribution of a joined rank to a collective."""
+
+    method: str
+    """The method of the group that the other ranks call."""
+    group: ProcessGroup
+    own: list[Tensor]
+    """The tensors that it contributes."""
+    op: Any
+    root: int
+    """The global rank of the root, if there is one."""
+
+    def outputs(self) -> list[Tensor]:
+        """Return room for the tensors of all ranks, each like its own."""
+        return [torch.empty_like(self.own[0]) for _ in range(dist.get_world_size(self.group))]
+
+    def stacked(self, tensor: Tensor) -> Tensor:
+        """Return room for the tensors of all ranks in one, along the first dimension."""
+        rows, *rest = tensor.shape or (1,)
+        return tensor.new_empty(dist.get_world_size(self.group) * rows, *rest)
+
+    def share(self, tensor: Tensor) -> Tensor:
+        """Return room for this rank's part of a tensor."""
+        rows, *rest = tensor.shape
+        return tensor.new_empty(rows // dist.get_world_size(self.group), *rest)
+
+
+class Operation(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    """The name in torch.distributed."""
+    methods: tuple[str, ...]
+    """Its methods of a process group, by the names of torch 2.11 to 2.14."""
+    contribution: Callable[..., Contribution | None] | None = None
+    """Returns the contribution from the arguments, or None if joined ranks cannot know the shapes. If the field is
+    None, joined ranks cannot take part in any call."""
+    take: Callable[[Part], object] | None = None
+    """Takes part, and waits until the collective is done."""
+    is_rooted: bool = False
+
+
+def _first(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+    return tensors, options
+
+
+def _second(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+    return tensors, options
+
+
+def _lists(outputs: Any, lists: Any, options: Any = None) -> Contribution:
+    return lists[0], options
+
+
+def _scattered(outputs: Any, lists: Any, options: Any) -> Contribution:
+    return outputs, options
+
+
+def _exchanged(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Contribution | None:
+    return (tensors, None) if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) <= 1 else None
+
+
+def _split(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any) -> Contribution | None:
+    return (tensor, None) if len({*outputs, *inputs}) <= 1 and output.shape == tensor.shape else None
+
+
+def _nothing(*rest: Any) -> Contribution:
+    return [], None
+
+
+def _all_reduces_coalesced(part: Part) -> None:
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = part.op
+    part.group.allreduce_coalesced(part.own, options).wait()
+
+
+def _all_gathers_coalesced(part: Part) -> None:
+    getattr(part.group, part.method)([part.stacked(each) for each in part.own], part.own, AllgatherOptions()).wait()
+
+
+def _gathers(part: Part) -> None:
+    outputs = part.outputs() if dist.get_rank() == part.root else None
+    dist.gather(part.own[0], outputs, part.root, group=part.group)
+
+
+def _reduce_scatters(part: Part) -> None:
+    output = torch.empty_like(part.own[dist.get_rank(part.group)])
+    dist.reduce_scatter(output, part.own, op=part.op, group=part.group)
+
+
+def _reduce_scatters_coalesced(part: Part) -> None:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = part.op
+    getattr(part.group, part.method)([part.share(each) for each in part.own], part.own, options).wait()
+
+
+_ROWS = (
+    Operation("all_reduce", ("allreduce",), _first, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)),
+    Operation("all_reduce_coalesced", ("allreduce_coalesced",), _first, _all_reduces_coalesced),
+    Operation(
+        "broadcast", ("broadcast",), _first, lambda p: dist.broadcast(p.own[0], p.root, group=p.group), is_rooted=True
+    ),
+    Operation("all_gather", ("allgather",), _second, lambda p: dist.all_gather(p.outputs(), p.own[0], group=p.group)),
+    Operation(
+        "all_gather_into_tensor",
+        ("all_gather_single", "_allgather_base"),
+        _second,
+        lambda p: _all_gather_single(p.stacked(p.own[0]), p.own[0], group=p.group),
+    ),
+    Operation(
+        "reduce",
+        ("reduce",),
+        _first,
+        lambda p: dist.reduce(p.own[0], p.root, op=p.op, group=p.group),
+        is_rooted=True,
+    ),
+    Operation("reduce_scatter", ("reduce_scatter",), _lists, _reduce_scatters),
+    Operation(
+        "reduce_scatter_tensor",
+        ("reduce_scatter_single", "_reduce_scatter_base"),
+        _second,
+        lambda p: _reduce_scatter_single(p.share(p.own[0]), p.own[0], op=p.op, group=p.group),
+    ),
+    Operation("gather", ("gather",), _second, _gathers, is_rooted=True),
+    Operation("gather_single", ("gather_single",)),
+    Operation("gather_into_tensor", ("gather_into_tensor",)),
+    Operation(
+        "scatter",
+        ("scatter",),
+        _scattered,
+        lambda p: dist.scatter(p.own[0], None, p.root, group=p.group),
+        is_rooted=True,
+    ),
+    Operation(
+        "all_to_all",
+        ("alltoall",),
+        _exchanged,
+        lambda p: dist.all_to_all(list(map(torch.empty_like, p.own)), p.own, group=p.group),
+    ),
+    Operation(
+        "all_to_all_single",
+        ("all_to_all_single", "alltoall_base"),
+        _split,
+        lambda p: dist.all_to_all_single(torch.empty_like(p.own[0]), p.own[0], group=p.group),
+    ),
+    Operation("barrier", ("barrier",), _nothing, lambda p: dist.barrier(group=p.group)),
+    Operation("monitored_barrier", ("monitored_barrier",), _nothing, lambda p: dist.monitored_barrier(group=p.group)),
+    Operation("all_gather_coalesced", ("allgather_coalesced",)),
+    Operation(
+        "all_gather_into_tensor_coalesced",
+        ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+        _second,
+        _all_gathers_coalesced,
+    ),
+    Operation(
+        "reduce_scatter_tensor_coalesced",
+        ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+        _second,
+        _reduce_scatters_coalesced,
+    ),
+    Operation("send", ("send",)),
+    Operation("recv", ("recv", "recv_anysource")),
+    Operation("a batch of calls (batch_isend_irecv)", ("_start_coalescing",)),
+)
+
+TABLE = {method: row for row in _ROWS for method in row.methods}
+"""The rows by methods of a process group."""
+OPERATIONS = tuple(TABLE)

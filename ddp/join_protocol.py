@@ -1,0 +1,235 @@
+"""The protocol of a join: announcements that ranks exchange, encoded as integers, and the states of a rank.
+
+Each rank fills one row of a matrix. An all_reduce sums the matrices, so every rank has every row: which ranks have
+input, and which call they are about to make. Nothing here communicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from itertools import islice, takewhile
+
+from ddpsim.ddp.text_formats import ranks_text
+
+
+class Kind(IntEnum):
+    """What a rank is about to do; the first number of its row."""
+
+    JOINED = 0
+    """No call: the rank ran out of input and answers the other ranks' calls with neutral contributions."""
+    FAILED = 1
+    """The rank leaves the join by an exception."""
+    FORWARD = 2
+    """A forward of a wrapped model begins."""
+    BUCKET = 3
+    USED_MAP = 4
+    REBUILD = 5
+    COLLECTIVE = 6
+    """A collective that the reducer does not make: of the model, of the training loop, or for buffers."""
+    UNSHADOWED = 7
+    """A collective that joined ranks cannot take part in."""
+    END = 8
+    """The wrapped model has finished the iteration."""
+
+
+class Forward(IntEnum):
+    """The kind of a forward. All ranks with input must run the same kind."""
+
+    SYNCHRONIZED = 0
+    """The gradients of the forward will be reduced."""
+    LOCAL = 1
+    """The forward runs under no_sync."""
+    EVALUATION = 2
+    """The forward has no gradients: it runs under no_grad, or all parameters are frozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One rank's announcement of its next call: one row of the matrix."""
+
+    kind: Kind
+    engine: int = 0
+    """The index of the wrapped model within the join."""
+    number: int = 0
+    """A value of `Forward`, or a bucket's number."""
+    samples: int = 0
+    """The number of samples of the forward on this rank; ranks may differ in it."""
+    details: tuple[int, ...] = ()
+    """A collective's encoded arguments (collectives.py); for one that joined ranks cannot make, the index of its
+    name."""
+
+    def encode(self, width: int) -> list[int]:
+        """Encode as `width` numbers. Details that do not fit are omitted; their count is kept."""
+        row = [self.kind, self.engine, self.number, self.samples, len(self.details), *self.details]
+        return row[:width] + [0] * (width - len(row))
+
+    @classmethod
+    def decode(cls, row: Sequence[int]) -> Announcement:
+        """Decode a row that has room for all details."""
+        kind, engine, number, samples, length = row[:NARROW]
+        return cls(Kind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
+
+
+NARROW = 5
+"""The width of a row without details: enough while no rank has joined."""
+WIDE = 64
+
+
+def width_needed(rows: Sequence[Sequence[int]]) -> int:
+    """Return the row width that holds the details of every rank."""
+    return NARROW + max(row[NARROW - 1] for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The announcements of all ranks for one step. Ranks are group ranks."""
+
+    present: tuple[int, ...]
+    """Ranks with input."""
+    failed: tuple[int, ...]
+    samples: tuple[int, ...]
+    """The announcements, by rank."""
+    call: Announcement | None
+    """The call that all ranks with input are about to make; None if no rank has input or they disagree."""
+    disagreement: str | None
+    """If the ranks differ: which ranks are about to make which call."""
+
+
+def read_round(
+    rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
+) -> Round:
+    """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
+    present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank in present:
+        ranks_by_text.setdefault(_compared(rows[rank], describe), []).append(members[rank])
+    agreed = len(ranks_by_text) == 1
+    return Round(
+        present,
+        tuple(rank for rank, row in enumerate(rows) if row.kind is Kind.FAILED),
+        tuple(row.samples for row in rows),
+        rows[present[0]] if agreed else None,
+        None if agreed or not present else "; ".join(f"{ranks_text(r)}: {text}" for text, r in ranks_by_text.items()),
+    )
+
+
+def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
+    """Predict the calls up to the next forward from earlier iterations; None if the log does not determine them.
+
+    A candidate is any earlier point of the log that follows the same calls since its last forward. If the candidates
+    continue differently, only those remain that share one more earlier call, until the rest agree.
+    """
+    recent = latest_forward(log)
+    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
+    ends = [start + len(recent) for start in starts[:-1] if list(log[start : start + len(recent)]) == recent]
+    pasts = {end: _common_past(log, end) for end in ends}
+    for length in range(len(recent), len(log)):
+        ends = [end for end in ends if pasts[end] >= length]
+        followings = [
+            list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, end, None))) for end in ends
+        ]
+        if not followings:
+            return None
+        if all(following == followings[0] for following in followings):
+            return followings[0]
+    return None
+
+
+def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:
+    """Return the last forward in the log and the calls after it."""
+    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
+    return list(log)[starts[-1] :] if starts else []
+
+
+def _common_past(log: Sequence[Announcement], end: int) -> int:
+    """Count the calls before `end` that equal those at the end of the log."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
+    return sum(1 for _ in same)
+
+
+def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> str:
+    """Describe the part of a row that must be the same on all ranks."""
+    model = f" of model {row.engine}" if row.engine else ""
+    if row.kind is Kind.FORWARD:
+        words = {
+            Forward.SYNCHRONIZED: "a forward that synchronizes gradients",
+            Forward.LOCAL: "a forward inside no_sync",
+            Forward.EVALUATION: "a forward without gradients",
+        }
+        return words[Forward(row.number)] + model
+    if row.kind is Kind.BUCKET:
+        return f"reduces bucket {row.number}{model}"
+    if row.kind is Kind.COLLECTIVE:
+        return f"calls {describe(row.details)}"
+    words_by_kind = {
+        Kind.USED_MAP: "reduces the map of used parameters",
+        Kind.REBUILD: "agrees on the order of the buckets",
+        Kind.UNSHADOWED: "calls what joined ranks cannot take part in",
+        Kind.END: "ends its iteration",
+    }
+    return words_by_kind[row.kind] + model
+
+
+class JoinState(Enum):
+    """What a rank does in a join."""
+
+    COMPLETE = "complete"
+    """All ranks have input, or torch's Join is between iterations: calls are only logged."""
+    ANNOUNCING = "announcing"
+    """This rank has input and another one has joined: each call is announced before it is made."""
+    JOINING = "joining"
+    """This rank ran out of input and has not announced it yet."""
+    FOLLOWING = "following"
+    """This rank ran out of input and answers the calls of the ranks that have input."""
+    LEAVING = "leaving"
+    """This rank leaves by an exception; its models make the calls that the other ranks still wait for."""
+    RETRACING = "retracing"
+    """This rank leaves by an exception and makes the calls that its log of earlier iterations predicts."""
+    LEFT = "left"
+    """Another rank left by an exception: the join has ended on all ranks, and they may be at different steps."""
+    ENDED = "ended"
+    """Another error has ended the join on all ranks."""
+
+
+class JoinEvent(Enum):
+    """An event that changes the state of a rank."""
+
+    SOMEBODY_JOINED = "somebody joined"
+    RAN_OUT = "ran out"
+    ROW_TOLD = "row told"
+    """All ranks have received the row of this one."""
+    ITERATION_SHADOWED = "iteration shadowed"
+    """torch's Join asks this rank to answer the calls of one iteration."""
+    ITERATION_ENDED = "iteration ended"
+    RAISED = "raised"
+    LOG_FOLLOWED = "log followed"
+    RANK_LEFT = "rank left"
+    DISAGREED = "disagreed"
+    """All ranks have received announcements that do not fit together."""
+
+
+_WITH_INPUT = (JoinState.COMPLETE, JoinState.ANNOUNCING)
+_WITHOUT_INPUT = (JoinState.JOINING, JoinState.FOLLOWING)
+
+_NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
+    (JoinState.JOINING, JoinEvent.ROW_TOLD): JoinState.FOLLOWING,
+    (JoinState.ANNOUNCING, JoinEvent.ITERATION_ENDED): JoinState.COMPLETE,
+    (JoinState.LEAVING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
+    (JoinState.RETRACING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
+    (JoinState.FOLLOWING, JoinEvent.SOMEBODY_JOINED): JoinState.FOLLOWING,
+    (JoinState.FOLLOWING, JoinEvent.ITERATION_SHADOWED): JoinState.FOLLOWING,
+    (JoinState.FOLLOWING, JoinEvent.ITERATION_ENDED): JoinState.FOLLOWING,
+    **{(state, JoinEvent.SOMEBODY_JOINED): JoinState.ANNOUNCING for state in _WITH_INPUT},
+    **{(state, JoinEvent.RAN_OUT): JoinState.JOINING for state in _WITH_INPUT},
+    **{(state, JoinEvent.ITERATION_SHADOWED): JoinState.FOLLOWING for state in _WITH_INPUT},
+    **{(state, JoinEvent.RAISED): JoinState.LEAVING for state in _WITH_INPUT},
+    **{(state, JoinEvent.RANK_LEFT): JoinState.LEFT for state in (*_WITH_INPUT, *_WITHOUT_INPUT)},
+    **{(state, JoinEvent.DISAGREED): JoinState.ENDED for state in (*_WITH_INPUT, *_WITHOUT_INPUT)},
+}
+
+
+def follows(state: JoinState, event: JoinEvent) -> JoinState | None:
+    """Return the state after `event`; None if the event is not allowed in this state."""
+    return _NEXT.get((state, event))

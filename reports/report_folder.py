@@ -1,0 +1,73 @@
+"""Write a document's report into a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from ddpsim.reports.document import Document, ReportError
+from ddpsim.reports.forms.chrome_trace import to_chrome_trace
+from ddpsim.reports.forms.dot import to_dot
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.json_form import to_json
+from ddpsim.reports.forms.junit import to_junit
+from ddpsim.reports.forms.text import to_text
+from ddpsim.simulator.whole_file import write_whole
+
+FORMS: dict[str, Callable[[Document], bytes]] = {
+    "report.html": to_html,
+    "report.txt": to_text,
+    "result.json": to_json,
+    "trace.json": to_chrome_trace,
+    "junit.xml": to_junit,
+    "waits.dot": to_dot,
+}
+"""The file names of a report, and the function that renders each."""
+
+WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
+"""The files of every report. `ddpsim report` makes the others from result.json."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 80
+"""Characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs some."""
+
+
+def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
+    """Write a document's report, or only these files of it, into a folder; return the paths. May raise ReportError."""
+    check_folder(folder)
+    paths = []
+    for name in names:
+        path = folder / name
+        write_file(path, FORMS[name](document))
+        paths.append(path)
+    return tuple(paths)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file completely, or leave it unchanged. Raises ReportError if it cannot be written."""
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise _cannot_write(str(path), "file", error) from None
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a report if it is missing. Raises ReportError if it cannot be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _cannot_write(f"report folder {folder}", "folder", error) from None
+
+
+def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
+    return ReportError(f"{what} cannot be written ({error.strerror}): give another {kind}")
+
+
+def plain_name(name: str, keeps_end: bool = False) -> str:
+    """Return the name, shortened, with only characters that every file system accepts; it may become empty."""
+    plain = _UNSAFE.sub("-", name).strip("-.")
+    return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

@@ -1,0 +1,323 @@
+"""Turns: which tasks are enabled, and which one runs next.
+
+A task is enabled if it can take a step. If none is, the virtual clock advances to its next alarm. If it has no alarm,
+the run stops (endings.py). The run also stops if the clock keeps waking only threads that ranks started while no other
+task waits for it.
+
+A task that has taken `TURN_STEPS` steps while others were enabled is treated as if it polled: by default the next task
+runs. So a loop that waits for another rank, by whatever test, does not keep that rank from running under a policy that
+mostly takes the default. The rule changes the options and not the policy, so a schedule means the same under any
+policy.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left, insort
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, overload
+
+from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel.answers import Answer, Switch
+from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
+from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.policies.named import RoundRobin
+from ddpsim.simulator.waits import Wait
+
+# globals are faster to look up than members of an enum, and these are read at each context switch
+_RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
+_WAIT, _WAKE, _RANK = Change.WAIT, Change.WAKE, ChoiceKind.RANK
+_new = tuple.__new__
+
+_MOST_TIMER_ROUNDS = 10_000
+"""So many times in a row the clock may wake only threads that ranks started, with nothing else in between."""
+
+TURN_STEPS = 1_000
+"""The number of steps in a row that a task takes by default while others are enabled."""
+
+POLL_SECONDS = 0.001
+"""Virtual time in seconds that passes when every enabled task polls and none finds anything."""
+
+
+class EnabledRanks(Sequence[int]):
+    """The enabled ranks as options of a choice, in a circle that starts at the choosing rank. A view, made in O(1)."""
+
+    __slots__ = ("_ranks", "_start")
+
+    def __init__(self, ranks: list[int], start: int) -> None:
+        self._ranks = ranks
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        start = self._start % len(self._ranks)
+        return iter(self._ranks[start:] + self._ranks[:start])
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self._ranks) <= index < len(self._ranks):
+            raise IndexError(index)
+        return self._ranks[(self._start + index) % len(self._ranks)]
+
+
+class Turns:
+    """The order in which the tasks of one execution run."""
+
+    def __init__(self, run: Run, policy: Policy) -> None:
+        self._run = run
+        self._policy = policy
+        self._most_steps = run.budget.steps
+        self._turn_ends = min(self._most_steps, TURN_STEPS)
+        """The step number after which the running task has to let other tasks run, or the run stops."""
+        self._is_choosy = not isinstance(policy, RoundRobin)
+        """False for round robin, which always takes the default: it need not be asked at every choice."""
+        self._enabled = list(run.tasks)
+        """Numbers of the enabled tasks, in order."""
+        self._numbered: tuple[Who, ...] = ()
+        self._polled_in_vain: set[int] = set()
+        """Tasks whose check failed since any task last made progress."""
+        self._vain_rounds = 0
+        self._timer_rounds = 0
+        """The number of times in a row that the clock woke only threads that ranks started."""
+        self._timer_threads: set[int] = set()
+        """The numbers of those threads."""
+        self._switches = [Switch(number) for number in run.tasks]
+        """The answer that switches to each task, by number."""
+        self.choices: list[int] = []
+        """The choices made so far: the schedule."""
+
+    # --- of the running task ------------------------------------------------------------------------------------------
+
+    def check(self, me: Task) -> None:
+        """End the request of a task that is being unwound."""
+        if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
+            raise RequestEnded
+
+    def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
+        """Count a step of the running task and return the task that runs before it; None if it simply continues.
+
+        Return its own number if it continues after it has received completions that came in the meantime. Ends the
+        request of a task that is being unwound.
+        """
+        run, enabled = self._run, self._enabled
+        if run.observer is not None:
+            run.observer.intends(me.number, intent)
+        if run.life.phase is not _RUNNING or me.state is _CANCELLED:
+            raise RequestEnded
+        run.steps += 1
+        successor = me.number
+        is_held_up = run.steps > self._turn_ends
+        is_overdue = is_held_up and run.steps <= self._most_steps  # otherwise the task itself runs and stops the run
+        if (self._is_choosy or is_overdue) and len(enabled) > 1:
+            here = bisect_left(enabled, successor) + is_overdue
+            choice = self._choose_task(successor, here)
+            if run.life.phase is not _RUNNING:  # the policy raised an error
+                raise RequestEnded
+            successor = enabled[(here + choice) % len(enabled)]
+        return successor if successor != me.number or me.rank.completed or is_held_up else None
+
+    def suspend(self, me: Task, wait: Wait, timeout_seconds: float | None) -> Switch | None:
+        """Count a step of the running task, let it wait, and return the answer that gives the baton away.
+
+        None if no task is enabled. Ends the request of a task that is being unwound.
+        """
+        self.check(me)
+        run, number = self._run, me.number
+        run.steps += 1
+        if timeout_seconds is not None:
+            run.clock.set_alarm(number, timeout_seconds)
+        me.wait = wait
+        me.state = state_after((me.state, _WAIT))
+        self.disable(me)
+        successor = self.next_enabled(number)
+        return None if successor is None else self.switch(successor)
+
+    def after_poll(self, me: Task) -> int:
+        """Count a step of a task whose check failed and return the task that runs next.
+
+        The default is the next enabled task. Time passes when the checks of all enabled tasks have failed and none made
+        progress in between. Ends the request of a task that is being unwound.
+        """
+        self.check(me)
+        self._run.steps += 1
+        self._polled_in_vain.add(me.number)
+        if all(number in self._polled_in_vain for number in self._enabled):
+            self._polled_in_vain.clear()
+            self._vain_rounds += 1
+            self._run.clock.tick(POLL_SECONDS)
+            if self._run.clock.due():
+                self._ring()
+        if len(self._enabled) == 1:
+            return me.number
+        here = bisect_left(self._enabled, me.number) + 1
+        choice = self._choose_task(me.number, here)
+        return self._enabled[(here + choice) % len(self._enabled)]
+
+    @property
+    def vain_rounds(self) -> int:
+        """The number of times in a row that the checks of all enabled tasks failed."""
+        return self._vain_rounds
+
+    def disable(self, me: Task) -> None:
+        """Remove a task from the enabled ones."""
+        index = bisect_left(self._enabled, me.number)
+        if index < len(self._enabled) and self._enabled[index] == me.number:
+            del self._enabled[index]
+
+    def next_enabled(self, number: int) -> int | None:
+        """Return the task that runs after one that is not enabled; None if no other is enabled, or the run stops."""
+        enabled = self._enabled
+        if not enabled or self._run.life.phase is not _RUNNING:
+            return None
+        start = bisect_left(enabled, number) % len(enabled)
+        return enabled[(start + self._choose_task(number, start)) % len(enabled)]
+
+    def next(self, number: int) -> Generator[Answer, Any, int | None]:
+        """As `next_enabled`, but if no task is enabled, time passes or the run stops. None once all have ended."""
+        while self._run.life.phase is _RUNNING:
+            successor = self.next_enabled(number)
+            if successor is not None:
+                return successor
+            if not self._ring():
+                yield from nobody_enabled(self._run)
+        return self.next_unfinished()
+
+    def next_unfinished(self) -> int | None:
+        """Return the task that is unwound next; None once all tasks have ended."""
+        return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
+
+    def first(self) -> int:
+        """Return the task that runs first."""
+        return self._enabled[self._choose_task(0, 0)]
+
+    def switch(self, successor: int | None) -> Switch:
+        """Return the answer that gives the baton to a task; None ends the run."""
+        ends = self._run.steps + TURN_STEPS
+        self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
+        return Switch(None) if successor is None else self._switches[successor]
+
+    # --- of others ----------------------------------------------------------------------------------------------------
+
+    def wake(self, number: int, *, from_outside: bool = False, change: Change = _WAKE) -> None:
+        """Enable a waiting task. A task that no longer waits stays as it is.
+
+        `from_outside`: the clock or a thread that belongs to no rank wakes it.
+        """
+        run = self._run
+        woken = run.tasks.get(number)
+        if woken is None or woken.state is not _WAITING:
+            return
+        self.note_progress()
+        if run.observer is not None:
+            run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
+        woken.wait = None
+        woken.state = state_after((woken.state, change))
+        if number in run.clock.live:
+            run.clock.cancel(number)
+        insort(self._enabled, number)
+
+    def add(self, task: Task) -> None:
+        """Enable a task that has just been started."""
+        run = self._run
+        assert task.number == run.started
+        self._numbered = (*(self._numbered or map(Who, range(run.started))), Who(task.rank.rank, task.name))
+        run.started += 1
+        run.tasks[task.number] = task
+        self._enabled.append(task.number)
+        self._switches.append(Switch(task.number))
+        self.note_progress()
+
+    def end(self, me: Task, change: Change) -> None:
+        """Remove a task that has ended, and wake the tasks that wait for its end."""
+        run = self._run
+        me.change(change)
+        self.note_progress()
+        self.disable(me)
+        run.clock.cancel(me.number)
+        for number in me.joiners:
+            self.wake(number)
+        if not me.is_main and me.number in run.tasks:
+            del run.tasks[me.number]
+            me.rank.tasks.remove(me)
+
+    def note_progress(self) -> None:
+        """Record that something happened that a polling rank may check for."""
+        self._timer_rounds = 0
+        if self._timer_threads:
+            self._timer_threads = set()
+        if self._vain_rounds or self._polled_in_vain:
+            self._vain_rounds = 0
+            self._polled_in_vain.clear()
+
+    # --- choosing -----------------------------------------------------------------------------------------------------
+
+    def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
+        """Ask the policy to choose, and record the choice in the schedule. A single option is not recorded."""
+        count = len(options)
+        return self._ask(kind, number, options, count) if self._is_choosy and count > 1 else 0
+
+    def _ask(self, kind: ChoiceKind, number: int, options: Sequence[int], count: int) -> int:
+        try:
+            # does what ChoicePoint(...) does in half the time, at each context switch
+            point = _new(ChoicePoint, (kind, self._run.steps, number, self._numbered))
+            choice = self._policy.choose(point, options)
+            if type(choice) is not int or not 0 <= choice < count:
+                choice = self._checked(choice, count)
+        except (
+            BaseException
+        ) as error:  # an error of the policy and not of the rank: it ends the run and goes to the caller of the run
+            running = self._run.running
+            self._run.life.break_off(error, None if running is None else running.rank.rank)
+            return 0
+        self.choices.append(choice)
+        return choice
+
+    def _checked(self, choice: object, count: int) -> int:
+        try:
+            index = operator.index(choice)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index < count:
+            raise UsageError(
+                f"policy {type(self._policy).__name__} answered {choice!r}, expected 0 to {count - 1}: "
+                "choose() returns an index into options"
+            )
+        return index
+
+    def _choose_task(self, number: int, start: int) -> int:
+        count = len(self._enabled)
+        if not self._is_choosy or count < 2:
+            return 0
+        return self._ask(_RANK, number, EnabledRanks(self._enabled, start), count)
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def _ring(self) -> bool:
+        """Wake tasks by the clock's next alarms. False if it has none, or if waking the tasks again is pointless."""
+        run, seen = self._run, self._timer_threads
+        woken = run.clock.advance()
+        rounds = (
+            self._timer_rounds + 1 if seen.issuperset(woken) else 0
+        )  # a thread that wakes for the first time may change something
+        is_timer = not any(run.tasks[number].is_main for number in woken)
+        for number in woken:
+            self.wake(number, from_outside=True, change=Change.RING)
+        if is_timer:
+            self._timer_rounds, self._timer_threads = rounds, seen.union(woken)
+        return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._others_wait_for_the_clock())
+
+    def _others_wait_for_the_clock(self) -> bool:
+        """True if an alarm will wake a task that is not one of the threads woken again and again."""
+        clock, timers = self._run.clock, self._timer_threads
+        return any(number in clock.live and number not in timers for number in self._run.tasks)

@@ -1,0 +1,77 @@
+"""torch's compiler inside ranks: one rank compiles at a time, and the simulator's own functions are not compiled."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn.modules import module as modules
+
+from ddpsim import simulator
+from ddpsim.simulator.runtime.replaced import Replaced
+
+_MODULE = "torch._dynamo.convert_frame"
+
+
+class CompilerLock:
+    """Replaces the compiler's lock during a run: a rank that waits for its turn to compile lets other ranks run.
+
+    torch makes its lock while the compiler is imported, for all threads of a process, and holds it for a whole
+    compilation. Another thread may run meanwhile, as inductor waits for threads that it has started. At torch's own
+    lock that thread would block without passing the baton, and the run would be stuck. One lock for each rank would be
+    wrong: a compilation changes configuration of the whole process.
+    """
+
+    def __init__(self) -> None:
+        self._replaced = Replaced()
+        self._of_run: Any = None
+        """Made by the rank that compiles first, on its thread, so that waiting for it is simulated."""
+
+    def install(self) -> None:
+        """Replace torch's lock, if the compiler is loaded. May be called again."""
+        module: Any = sys.modules.get(_MODULE)
+        if module is not None and module.compile_lock is not self:
+            self._replaced.put(module, "compile_lock", self)
+
+    def uninstall(self) -> None:
+        """Restore torch's lock."""
+        self._replaced.put_back()
+
+    def __enter__(self) -> Any:
+        if self._of_run is None:
+            self._of_run = threading.RLock()
+        return self._of_run.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._of_run.__exit__(*exception)
+
+
+def leave_untraced() -> None:
+    """Make dynamo skip the simulator's own functions, if dynamo is loaded; late_dynamo.py repeats this when it is.
+
+    The collectives below torch's DDP are C++, which is not traced. The simulator has Python there: traced, it would be
+    compiled with the program, and so would its requests to the kernel.
+    """
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None and not any(simulator.__file__.startswith(folder) for folder in rules.SKIP_DIRS):
+        rules.add(simulator.__name__)
+
+
+def has_hook_of_others(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the replacement of `_has_any_global_hook`, which ignores the simulator's hook; `ours` is that hook's id.
+
+    By this function compiled modules warn of hooks on all modules.
+    """
+    hooks: Any = modules._global_forward_pre_hooks
+
+    def has_any_global_hook() -> Any:
+        hook = hooks.pop(ours)
+        try:
+            return original()
+        finally:
+            hooks[ours] = hook
+            hooks.move_to_end(ours, last=False)
+
+    return has_any_global_hook

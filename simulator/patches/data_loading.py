@@ -1,0 +1,89 @@
+"""Reports the data that each rank reads: its data loaders' numbers of batches, and its part of a data set.
+
+A rank with fewer batches leaves its loop first. The part is reported as the inputs from which torch's
+DistributedSampler computes it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.samplers import Sampling
+from ddpsim.simulator.kernel.requests import LoaderBegun, Sampled
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
+
+
+def replacements(host: Host) -> list[Replacement]:
+    """Return the replacements.
+
+    Not reported: samplers of a subclass, which may distribute samples in another way, and samplers that another rank
+    made.
+    """
+    made: WeakKeyDictionary[Any, tuple[int, Site]] = WeakKeyDictionary()
+
+    def noting_sampler(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(sampler: Any, *arguments: Any, **options: Any) -> None:
+            original(sampler, *arguments, **options)
+            if host.is_rank_thread() and type(sampler) is DistributedSampler:
+                made[sampler] = host.me.rank, site_here()
+
+        return __init__
+
+    def reporting_sampler(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def __iter__(sampler: Any) -> Any:
+            if host.is_rank_thread() and sampler in made:
+                rank, site = made[sampler]
+                if rank == host.me.rank and (sampling := _sampling(sampler)) is not None:
+                    host.ask(Sampled(sampling, site, site_here()))
+            return original(sampler)
+
+        return __iter__
+
+    def reporting_loader(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def begin(loader: Any) -> Any:
+            if host.is_rank_thread() and (batches := _length(loader)) is not None:
+                host.ask(LoaderBegun(batches, site_here()))
+            return original(loader)
+
+        return begin
+
+    return [
+        (DataLoader, "__iter__", reporting_loader),
+        (DistributedSampler, "__init__", noting_sampler),
+        (DistributedSampler, "__iter__", reporting_sampler),
+    ]
+
+
+def _length(loader: Any) -> int | None:
+    """Return the number of batches; None if it is unknown, as for a stream."""
+    try:
+        return len(loader)
+    except Exception:  # a sampler is the program's
+        return None
+
+
+def _sampling(sampler: Any) -> Sampling | None:
+    """Return a sampler's inputs; None if the program has replaced a number by something else."""
+    try:
+        return Sampling(
+            int(sampler.num_replicas),
+            int(sampler.rank),
+            len(sampler.dataset),
+            bool(sampler.shuffle),
+            int(sampler.seed),
+            int(sampler.epoch),
+            bool(sampler.drop_last),
+        )
+    except Exception:  # torch itself will report the error
+        return None

@@ -1,0 +1,73 @@
+"""The interface that receives the steps of a run, to find which depend on each other. Only explorations use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.accesses import Access, Accesses, Object
+from ddpsim.simulator.calls import Call
+
+CallName = tuple[int, int]
+"""Rank and handle of a call."""
+
+
+class Observer:
+    """Receives what ranks are about to do, have done, and have learned of each other.
+
+    `rank` is a task's number: the rank for the rank's program, and a higher number for a thread that it started. A
+    method that a subclass does not define does nothing.
+    """
+
+    def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
+        """A rank is at a choice point; `accesses` is what it touches when it continues.
+
+        `looks_again`: it repeats a check that has just failed.
+        """
+
+    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+        """A rank touched an object. A receive from any source took a message from `source`, one of the `candidates`."""
+
+    def created(self, rank: int, key: Object) -> None:
+        """A rank stored a key that did not exist. `touched` was called before."""
+
+    def needs(self, rank: int, key: Object) -> None:
+        """A rank continues because a key exists; otherwise it would have waited. It touches the key next."""
+
+    def removed(self, key: Object) -> None:
+        """A key was removed. `touched` was called before for the rank that removed it."""
+
+    def waits(self, rank: int, *, is_for_good: bool) -> None:
+        """A rank begins to wait for keys. `touched` was called before for the missing ones.
+
+        If `is_for_good`, it continues after `let_go` even if a key is removed before it runs; if not, it checks again.
+        """
+
+    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+        """A rank created the last of the keys that another rank waits for."""
+
+    def issued(self, rank: int, name: CallName, call: Call) -> None:
+        """A rank issued a call."""
+
+    def completed(self, names: Sequence[CallName]) -> None:
+        """Calls of several ranks matched."""
+
+    def learned(self, rank: int, name: CallName) -> None:
+        """A rank has seen that its own call is complete."""
+
+    def started(self, rank: int, thread: int) -> None:
+        """A rank started a thread, whose steps are reported too."""
+
+    def joined(self, rank: int, thread: int) -> None:
+        """A rank has seen that a thread that it started has ended."""
+
+    def cancelled(self, rank: int) -> None:
+        """A rank's thread, at a choice point or in a wait, will be unwound instead of continuing."""
+
+    def used(self, kind: str) -> None:
+        """A rank used a feature of this kind: an operation of the store, a class of `threading`, faults."""
+
+    def cut_short(self, rank: int) -> None:
+        """The run ends in a step of this rank, even if other ranks could still run."""
+
+    def woke(self, by: int | None, rank: int) -> None:
+        """A waiting rank continues because of rank `by`; None means time passed, which depends on all ranks."""

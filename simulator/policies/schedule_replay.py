@@ -1,0 +1,207 @@
+"""Policies that follow given choices: `Guided` adapts them to the program, `Replay` finds where a run diverges.
+
+A run that diverges continues to its end, with each choice modulo the number of options. So the error can show what the
+ranks did next. A strict replay raises that error; a lenient one returns the run's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, Start, choices_text
+from ddpsim.simulator.diagnosis.explain import Row, shortened, table
+from ddpsim.simulator.errors import ReplayDivergedError
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, transcript_of
+
+
+class Guided:
+    """The policy that takes given choices, each modulo the number of options, then the default; it never raises.
+
+    For choices that were recorded from another version of the program, or drawn without knowing the program.
+    """
+
+    def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
+        self._choices = choices
+        self.start = start
+        """The way in which rank processes start; None for the program's default."""
+        self._next = 0
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the next choice, modulo the number of options."""
+        if self._next >= len(self._choices):
+            return 0
+        choice = self._choices[self._next]
+        self._next += 1
+        return choice % len(options)
+
+
+_STEPS_BEFORE = 5
+"""How many steps before a divergence are shown."""
+_CHANGED = "the program or its input has changed since the recording"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first choice of a recording that the run does not offer."""
+
+    number: int
+    """How many recorded choices before this one were possible."""
+    choices: tuple[int, ...]
+    """The recorded choices from there on."""
+    point: ChoicePoint | None
+    """The choice point that the run had reached; None if it had ended."""
+    options: tuple[int, ...] = ()
+    """The options there; () if the run had ended."""
+
+    @property
+    def summary(self) -> str:
+        """The divergence in one line of text."""
+        point = self.point
+        if point is None:
+            return (
+                f"replay diverged: the run ended after {self.number} choice{'s' * (self.number != 1)}, but the "
+                f"schedule has {len(self.choices)} more: {_CHANGED}"
+            )
+        return (
+            f"replay diverged at step {point.number}: choice {self.number} of the schedule ({_QUESTIONS[point.kind]}) "
+            f"takes option {self.choices[0]}, but only {len(self.options)} are open: {_CHANGED}"
+        )
+
+
+_QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose message a receive takes"}
+
+
+class Replay:
+    """The policy that repeats recorded choices in order, then takes 0 (zeros at the end are not recorded)."""
+
+    def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
+        self._recorded = schedule.choices
+        self.start = schedule.start
+        """The way in which rank processes started in the recorded execution."""
+        self._keeps_choices = keeps_choices
+        """True if the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
+        self.choices: list[Choice] = []
+        """All choices with their options, if they are kept."""
+        self.made = 0
+        """The number of choices made so far."""
+        self._divergence: Divergence | None = None
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the next recorded choice, modulo the number of options."""
+        recorded = self._recorded[self.made] if self.made < len(self._recorded) else 0
+        taken = recorded % len(options)
+        if recorded != taken and self._divergence is None:
+            self._divergence = Divergence(self.made, self._recorded[self.made :], point, tuple(options))
+        if self._keeps_choices:
+            self.choices.append(Choice(point, tuple(options), taken))
+        self.made += 1
+        return taken
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Where the run, which has ended, diverged from the recording; None if it followed it to the end."""
+        if self._divergence is None and self.made < len(self._recorded):
+            return Divergence(self.made, self._recorded[self.made :], None)
+        return self._divergence
+
+    def check(self, trace: Trace) -> None:
+        """Raise ReplayDivergedError if the run of this trace diverged from the recording."""
+        if (found := self.divergence) is not None:
+            raise diverged(found, trace, self.choices)
+
+
+def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> ReplayDivergedError:
+    """Return the error for a divergence: the recorded choice, the options, and the steps before."""
+    before = transcript_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
+    lines = [divergence.summary, f"  recorded   {_recorded_text(divergence)}"]
+    if divergence.point is not None:
+        lines += _titled("open now", _table(divergence, trace, is_open=True))
+        lines += _titled("not open", _table(divergence, trace, is_open=False))
+    lines += _titled("before", transcript_lines(before))
+    point = divergence.point
+    return ReplayDivergedError(
+        "\n".join(lines),
+        choice=divergence.number,
+        choice_points=point.number if point is not None else trace.events[-1].choice_points if trace.events else 0,
+        rank=None if point is None else point.rank,
+        answer=divergence.choices[0],
+        options=divergence.options,
+    )
+
+
+def until(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> tuple[Trace, Sequence[Choice]]:
+    """Return the events and choices of a run up to the divergence."""
+    return Trace(trace.events[: _events_before(divergence, trace)]), choices[: divergence.number]
+
+
+def _events_before(divergence: Divergence, trace: Trace) -> int:
+    point = divergence.point
+    if point is None:
+        return len(trace)
+    for index, event in enumerate(trace):
+        is_later = event.choice_points > point.number
+        if is_later or (event.choice_points == point.number and not _is_over(event, point, divergence.options)):
+            return index
+    return len(trace)
+
+
+def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
+    """True if an event of the choice's step came before the choice.
+
+    Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
+    """
+    if point.kind is ChoiceKind.SOURCE:
+        return event.kind is not EventKind.MATCH or event.rank != point.rank
+    return event.rank not in options
+
+
+def _recorded_text(divergence: Divergence) -> str:
+    first, *others = divergence.choices
+    if divergence.point is None:
+        return f"continues with {shortened(choices_text(divergence.choices))}"
+    more = f", and continues with {shortened(choices_text(others))}" if any(others) else ""
+    return f"takes option {first}, so {first + 1} or more were open{more}"
+
+
+def _titled(title: str, lines: list[str]) -> list[str]:
+    """Return indented lines, with a title before the first one."""
+    return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
+
+
+def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
+    """Return a line for each rank that is an option, or (`is_open` false) for each other rank."""
+    point = divergence.point
+    assert point is not None
+    end = _events_before(divergence, trace)
+    ranks = {event.rank for event in trace} | set(divergence.options)
+    chosen = [rank for rank in sorted(ranks) if (rank in divergence.options) == is_open]
+    before = {event.rank: event for event in trace.events[:end]}
+    after = {event.rank: event for event in reversed(trace.events[end:])}
+    if point.kind is ChoiceKind.SOURCE and is_open:
+        calls = [(event, event.call) for event in trace.events[:end] if event.kind is EventKind.ISSUE]
+        before |= {event.rank: event for event, call in calls if call is not None and call.peer == point.rank}
+        after = {}
+    rows = [_row(rank, before.get(rank), after.get(rank) if is_open else None) for rank in chosen]
+    return table(rows) if rows else []
+
+
+def _row(rank: int, before: Event | None, after: Event | None) -> Row:
+    """Return a rank's row: its next action (or its wait, or its last action), the line, and its origin."""
+    event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
+    if event is None:
+        return Row(rank, "has done nothing yet")
+    if event.call is None:
+        return Row(rank, f"{words[event.kind]} {event.text}".rstrip())
+    call, site, origin = call_texts(event.call)
+    return Row(rank, f"{words[event.kind]} {call}", site, origin)
+
+
+_DID = {kind: f"last: {kind.value}" for kind in EventKind} | {
+    EventKind.WAIT: "waits in",
+    EventKind.RETURN: "has returned",
+    EventKind.RAISE: "has raised",
+}
+_DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: continues after"}

@@ -1,0 +1,119 @@
+"""Parts of Python's executors and futures that each simulated rank gets for itself, or in a fixed order.
+
+Counters and flags that Python has once per process begin anew in each rank. Sets of futures and threads are ordered:
+Python iterates over sets in the order of memory addresses, and in each iteration an executor takes a lock or waits for
+a thread, so the order has to be the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
+
+Key = Callable[[Any], tuple[int, ...]]
+
+
+def when_made(future: Future[Any]) -> tuple[int, ...]:
+    """Return the sort key of a future: futures of ranks by the thread that made them and when, then all others."""
+    lock: Any = future._condition._lock  # type: ignore[attr-defined]
+    return (0, *lock.made) if isinstance(lock, RankRLock) else (1,)
+
+
+class OrderedSet(set[Any]):
+    """A set whose iteration order is that of a sort key."""
+
+    def __init__(self, members: Iterable[Any], key: Key) -> None:
+        super().__init__(members)
+        self._key = key
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=self._key))
+
+    def __sub__(self, other: Any) -> Any:
+        return OrderedSet(super().__sub__(other), self._key)
+
+    def pop(self) -> Any:
+        """Remove and return the first member."""
+        for first in self:
+            self.remove(first)
+            return first
+        return super().pop()  # raises KeyError
+
+
+def ordered_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
+    """Return the replacement of the name `set` in a module of `concurrent.futures`."""
+    return lambda members=(): set(members) if steps.running() is None else OrderedSet(members, key)
+
+
+def ordered_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
+    """Return the replacement of `DoneAndNotDoneFutures`: `wait` makes one of its sets without the name `set`."""
+
+    def results(done: set[Any], not_done: set[Any]) -> Any:
+        if steps.running() is not None:
+            done, not_done = OrderedSet(done, when_made), OrderedSet(not_done, when_made)
+        return original(done, not_done)
+
+    return results
+
+
+def acquiring(steps: LockSteps, original: Any) -> Callable[[Iterable[Any]], Any]:
+    """Return the replacement of `_AcquireFutures`, which takes the locks of several futures one by one."""
+
+    def acquire(futures: Iterable[Any]) -> Any:
+        futures_in_turn = original(futures)
+        if steps.running() is not None:
+            futures_in_turn.futures = sorted(futures, key=when_made)
+        return futures_in_turn
+
+    return acquire
+
+
+def counter(steps: LockSteps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
+    """Return a counter for the names of threads and executors that begins anew in each rank of each simulation."""
+    counters: dict[int, Callable[[], int]] = {}
+
+    def number() -> int:
+        me = steps.running()
+        return original() if me is None else counters.setdefault(me.rank, count(start).__next__)()
+
+    return number
+
+
+class ShutdownLock:
+    """Replaces the lock that all executors of a process share by one lock for each rank."""
+
+    def __init__(self, steps: LockSteps, original: Any) -> None:
+        self._steps = steps
+        self._original = original
+        self._locks: dict[int, RankLock] = {}
+
+    def __enter__(self) -> bool:
+        return bool(self._own().__enter__())
+
+    def __exit__(self, *exception: object) -> None:
+        self._own().__exit__(*exception)
+
+    def _own(self) -> Any:
+        me = self._steps.running()
+        if me is None:
+            return self._original
+        if me.rank not in self._locks:
+            self._locks[me.rank] = RankLock(self._steps, me, is_inner=True)
+        return self._locks[me.rank]
+
+
+class IsShutDown:
+    """Replaces the flag by which all executor threads of a process end: true in a rank that is ending."""
+
+    def __init__(self, steps: LockSteps, original: bool) -> None:
+        self._steps = steps
+        self._original = original
+
+    def __bool__(self) -> bool:
+        me = self._steps.running()
+        return self._original if me is None else me.of.is_ending
