@@ -9,10 +9,9 @@ from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, message_outlier
-from ddpsim.simulator.diagnosis.off_by_one_branch import find_off_by_one_branch
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
-from ddpsim.simulator.diagnosis.uneven import counts, left_for_messages
+from ddpsim.simulator.diagnosis.uneven import counts, find_off_by_one_branch, left_for_messages
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
@@ -132,13 +131,13 @@ def _tie(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
 
 
 def _is_of_program(snapshot: Snapshot, reading: WaitReading) -> bool:
-    """True if ranks wait in collectives that the program calls itself."""
+    """Return True if ranks wait in collectives that the program calls itself."""
     calls = snapshot.calls_of(reading.victims)
     return bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
 
 
 def _is_of_messages(snapshot: Snapshot, reading: WaitReading) -> bool:
-    """True if ranks wait for messages, no rank is dead, and no rank waits for its own threads."""
+    """Return True if ranks wait for messages, no rank is dead, and no rank waits for its own threads."""
     codes = (Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK)
     return reading.code in codes and any(call.is_point_to_point for call in snapshot.calls_of(reading.victims))
 

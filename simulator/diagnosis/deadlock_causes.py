@@ -15,12 +15,7 @@ from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
 from ddpsim.simulator.diagnosis.explain import elided, sites_text
-from ddpsim.simulator.diagnosis.mismatch_causes import (
-    WRAPPING,
-    advise_post_hooks,
-    bucket_left_out,
-    is_later_bucket,
-)
+from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_post_hooks, bucket_left_out, is_later_bucket
 from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, kind_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
@@ -89,7 +84,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
 
 
 def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
-    """True if the ended ranks had made the call that others wait for, but ended before it was connected."""
+    """Return True if the ended ranks had made the call that others wait for, but ended before it was connected."""
     index = snapshot.slot_by_call.get(call)
     return index is not None and all(
         any(left.rank == rank and snapshot.open_slots[index].lacks(left) for left in snapshot.left_behind)
@@ -161,7 +156,7 @@ def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
 
 
 def _is_call_of_few(snapshot: Snapshot, reading: WaitReading) -> bool:
-    """True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
+    """Return True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False

@@ -1,8 +1,7 @@
 """A directed graph with what diagnosis needs: cycles, reachable nodes and shortest paths.
 
-Refused: networkx. Its import takes a fifth of a second in every run. Imported only when a run fails, it would be
-imported under the patches of the rank that ran last, which may break imports. All results are in order of insertion, so
-they do not depend on hashes.
+networkx is not used, because its import takes a fifth of a second. All results are in order of insertion, so they do
+not depend on hashes.
 """
 
 from __future__ import annotations

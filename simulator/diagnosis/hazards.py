@@ -153,7 +153,7 @@ def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
     for kind, calls, name in run.noticed if run.have_returned else ():
         if kind is NoticedKind.NAMED:
             (call,) = calls
-            lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append(NamedCall(call, name))
+            lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append((call, name))
     return filter(None, map(exchanged, lines.values()))
 
 

@@ -141,7 +141,7 @@ def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: It
 
 
 def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
-    """True if the call links the last and the first rank of a ring."""
+    """Return True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
 

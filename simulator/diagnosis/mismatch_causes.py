@@ -132,7 +132,7 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
 
 
 def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
-    """True if the user's calls are above the wrappers' calls in one function, so no loop ended before them."""
+    """Return True if the user's calls are above the wrappers' calls in one function, so no loop ended before them."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 
@@ -167,7 +167,7 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
 
 
 def is_later_bucket(call: Call) -> bool:
-    """True for a bucket that is not the first one of its step."""
+    """Return True for a bucket that is not the first one of its step."""
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
@@ -178,7 +178,7 @@ def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[Line]:
 
 
 def _is_past(call: Call, late: Sequence[Call]) -> bool:
-    """True if a call comes after the step of the later buckets."""
+    """Return True if a call comes after the step of the later buckets."""
     steps = [other.origin.step for other in late if other.origin.step is not None]
     if call.origin.phase is Phase.BUFFERS:
         return bool(late)
@@ -244,7 +244,7 @@ def _hook_one_off(calls: Sequence[Call]) -> list[Line]:
 
 
 def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
-    """True if a bucket has different parameters on some ranks."""
+    """Return True if a bucket has different parameters on some ranks."""
     buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
     return len(buckets) > len({bucket for bucket, _ in buckets})
 
@@ -269,7 +269,7 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
 
 
 def _is_of_own_joinable(call: Call) -> bool:
-    """True for a joined rank's call for a Joinable class of the program itself."""
+    """Return True for a joined rank's call for a Joinable class of the program itself."""
     is_control = call.origin.phase is Phase.JOIN_CONTROL and call.origin.wrapper is None
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 

@@ -1,8 +1,4 @@
-"""Picks the cause of a mismatch or wait of calls by FSDP2, pipelines, DTensors, checkpoints and optimizers.
-
-Certain causes are checked first: a checkpoint's thread, the parameters of an FSDP2 unit, then the kinds of calls that
-met.
-"""
+"""Picks the cause of a mismatch or wait of calls by FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
 from __future__ import annotations
 

@@ -140,8 +140,7 @@ def rank_error(
 
     `errors` has, by rank, type and message in one line; `unused` the parameters without gradient. `out_of_input` are
     the ranks at fault if the others only report that some rank ran out of input. `poisoned` are these ranks' calls in
-    flight, whose tensors hold NaN or the largest number of their type. For a failed barrier, the missing ranks are at
-    fault.
+    flight, whose tensors hold NaN or the largest number of their type.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
@@ -242,7 +241,7 @@ def led_by(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Findi
 
 
 def _follows(finding: Finding, errors: Collection[int]) -> bool:
-    """True if the finding is caused by calls of ranks that were unwinding an exception."""
+    """Return True if the finding is caused by calls of ranks that were unwinding an exception."""
     if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
         return False
     callers = {call.rank for call in finding.calls}

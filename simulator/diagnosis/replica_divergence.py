@@ -58,7 +58,7 @@ class Moment(NamedTuple):
     occasion: Occasion = Occasion.USUAL
 
     def is_over_by(self, other: Moment) -> bool:
-        """True if a rank that has reached `other` can no longer reach this one."""
+        """Return True if a rank that has reached `other` can no longer reach this one."""
         if self.step != other.step or self == other:
             return self.step <= other.step
         if self.text or other.text or self.optimizer != other.optimizer:

@@ -23,11 +23,8 @@ class TensorName(NamedTuple):
     """True if the tensor belongs to a module or an optimizer."""
 
 
-class NamedCall(NamedTuple):
-    """A call, with the name of its tensor."""
-
-    call: Call
-    name: TensorName
+NamedCall = tuple[Call, TensorName]
+"""A call, with the name of its tensor."""
 
 
 def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
@@ -36,8 +33,8 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     Different names may be intended. So all ranks must have the same names, equally often, in calls that met.
     """
     ranks = list(named.values())
-    names = [[each.name.text for each in calls] for calls in ranks]
-    sequences = [[each.call.sequence for each in calls] for calls in ranks]
+    names = [[name.text for _, name in calls] for calls in ranks]
+    sequences = [[call.sequence for call, _ in calls] for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
     for length in _lengths(len(names[0])):
@@ -58,12 +55,12 @@ def _lengths(longest: int) -> range:
 
 
 def _finding(met: Sequence[NamedCall]) -> Finding:
-    sides = ranks_by((each.call.rank, each.name.text) for each in met)
+    sides = ranks_by((call.rank, name.text) for call, name in met)
     culprits = minority(sides.values())
-    calls = [each.call for each in met]
-    code = Code.MISMATCH_ORIGIN if all(each.name.is_sure for each in met) else Code.HAZARD_TENSOR_ORDER
+    calls = [call for call, _ in met]
+    code = Code.MISMATCH_ORIGIN if all(name.is_sure for _, name in met) else Code.HAZARD_TENSOR_ORDER
     names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
     summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {names}'
-    rows = table([Row(each.call.rank, f"{each.call}  {each.name.text}", each.call.location) for each in met])
+    rows = table([Row(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
     sites, advice = sites_of(calls, culprits), Cause.NAMES_MEET.lines()
     return summarized_finding(code, culprits, summary, rows, advice, sites=sites, calls=calls)

@@ -191,7 +191,8 @@ class WaitGraph:
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
         for node in (node for node, after in graph.after.items() if not after):
-            state = self._state(node)
+            is_over = isinstance(node, Thread) and self.waits[node] is None
+            state = self.snapshot.ranks[node.rank].state if is_over else RankState.WAITING
             if graph.before[node] or state is RankState.WAITING:
                 alone = (node,) if state is RankState.WAITING else ()
                 ends.setdefault((state, frozenset([*alone, *graph.before[node]])), []).append(node)
@@ -210,14 +211,9 @@ class WaitGraph:
             any_suffices = len(nodes) > 1 and before <= self.alternatives
             yield WaitReading(code, culprits, victims, any_suffices=any_suffices)
 
-    def _state(self, node: Any) -> RankState:
-        """Return the state of a node's rank; a node with a wait but no successor is still waiting."""
-        is_over = isinstance(node, Thread) and self.waits[node] is None
-        return self.snapshot.ranks[node.rank].state if is_over else RankState.WAITING
-
 
 def _is_within_rank(node: Any) -> bool:
-    """True for a started thread or a lock, which only exist within one rank."""
+    """Return True for a started thread or a lock, which only exist within one rank."""
     return node.number != node.rank if isinstance(node, Thread) else node[0] == "lock"
 
 

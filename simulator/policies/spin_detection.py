@@ -45,7 +45,7 @@ class SpinDetection(Observer):
         """True if this run classified a location: its choices must be run again."""
 
     def is_idle(self, number: int) -> bool:
-        """True if the thread's next poll would fail again."""
+        """Return whether the thread's next poll would fail again."""
         look = self._next_polls.get(number)
         return look is not None and self._count(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
 

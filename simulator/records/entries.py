@@ -255,14 +255,10 @@ def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], 
 
 def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) -> Signature:
     """Return what must match on all ranks. Equal signatures are one object, so that comparing them is fast."""
-    key: tuple[Any, ...] = _key(entries[0]) if len(entries) == 1 else tuple(map(_key, entries))
+    key = tuple([(e.profiling_name, e.input_sizes, e.output_sizes, e.input_dtypes, e.output_dtypes) for e in entries])
     if key not in known:
         known[key] = _signature(entries)
     return known[key]
-
-
-def _key(entry: _Entry) -> tuple[Any, ...]:
-    return entry.profiling_name, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes
 
 
 def _signature(entries: Sequence[_Entry]) -> Signature:

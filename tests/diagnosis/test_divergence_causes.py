@@ -131,7 +131,7 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),
         ({"is_reduced": False}, "weight is in no bucket"),
         ({"unreduced": "bucket 0 (a)", "is_late": True}, "bucket 0 (a) was not reduced"),
-        ({"is_late": True, "unwaited": "all_reduce #3"}, "a backward ran after this step's reduction was complete"),
+        ({"is_late": True, "unwaited": "all_reduce #3"}, "a second backward, over this or another graph, ran after"),
         ({"unwaited": "all_reduce #3 (train.py:7)"}, "all_reduce #3 (train.py:7) had not been waited for"),
         ({"is_order": True}, "the model of rank 2 has its parameters in another order"),
         ({"is_order": True, "sides": ((0, 1), (2, 3))}, "the model of some ranks has its parameters in another order"),

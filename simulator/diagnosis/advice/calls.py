@@ -148,8 +148,7 @@ class Calls:
         "pass the same reduction on every rank of the group",
     )
     OTHER_LAYOUT = about(RanksAndFact)(
-        "{who} passed the same number of elements in another shape; backends move them in memory order and do not "
-        "notice, so unrelated elements are combined",
+        "{who} passed as many elements in another shape: backends combine unrelated elements without an error",
         "use one shape for the tensor on every rank of the group",
     )
     OTHER_SHAPE_GATHERED = about(RanksAndFact)(

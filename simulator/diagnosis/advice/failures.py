@@ -81,8 +81,7 @@ class Failures:
         "compute the loss through the wrapper, not model.module, once for each backward, or run one backward of a sum",
     )
     BUFFERS_OVERWRITTEN = about(Parameters)(
-        "a tensor that the backward needs was changed in place since the forward, as a second forward through the "
-        "wrapper does when it broadcasts buffers",
+        "a tensor that the backward needs was changed in place, as a second forward does when it broadcasts buffers",
         "run one forward on the combined batches, or pass broadcast_buffers=False",
     )
     LOSS_DETACHED = about(Parameters)(

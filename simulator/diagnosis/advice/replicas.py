@@ -24,13 +24,11 @@ class Replicas:
         "before its forward, which decides whether the backward reduces",
     )
     BACKWARD_AFTER_REDUCTION = about(Nothing)(
-        "a backward ran after this step's reduction was complete (a second one over the same graph, or one over "
-        "another graph), and its gradients were not reduced",
+        "a second backward, over this or another graph, ran after this step's reduction, and was not reduced",
         "add the losses up and run one backward, or run each backward before the next forward",
     )
     PARAMETERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its parameters in another order; a wrapper matches them by position, so values and "
-        "gradients go to parameters of other names",
+        "the model of {who} has its parameters in another order; a wrapper matches them by position, not by name",
         "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = about(Fact)(
@@ -78,8 +76,7 @@ class Replicas:
         "compute the step from values that are equal on all ranks: averaged gradients, learning rate, optimizer state",
     )
     CHANGED_LAST = about(Nothing)(
-        "the parameters were equal at the last comparison, and were changed once more, differently on some ranks: by a"
-        " last step, by a loaded state, or by hand",
+        "the parameters were equal at the last comparison, then changed differently: by a step, by loading or by hand",
         "change parameters identically on every rank, or change a copy of the model if only one rank needs the change",
     )
     REPLICATED_DTENSORS_DIFFER = about(Nothing)(
@@ -108,8 +105,7 @@ class Replicas:
         "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     BUFFERS_IN_OTHER_ORDER = about(Ranks)(
-        "the model of {who} has its buffers under other names or in another order; a wrapper matches them by position,"
-        " so values go to buffers of other names",
+        "the model of {who} has its buffers under other names or in another order; a wrapper matches by position",
         "register buffers in one order on every rank: sort their names, and do not iterate over a set",
     )
     BUFFERS_IN_EVALUATION = about(Nothing)(
