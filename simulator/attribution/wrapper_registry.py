@@ -88,8 +88,7 @@ class WrapperRegistry:
         """Replace `Reducer.prepare_for_forward`."""
 
         def prepare_for_forward(reducer: Any) -> None:
-            wrapper = self._of_reducer.get(reducer)
-            if wrapper is not None:
+            if (wrapper := self._of_reducer.get(reducer)) is not None:
                 wrapper.begin_step(is_training=wrapper.module.training)
             original(reducer)
 
@@ -99,8 +98,7 @@ class WrapperRegistry:
         """Replace `Reducer.prepare_for_backward`, the last step of a synchronising forward."""
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
-            wrapper = self._of_reducer.get(reducer)
-            if wrapper is not None:
+            if (wrapper := self._of_reducer.get(reducer)) is not None:
                 wrapper.learn_buckets()
             original(reducer, outputs)
 

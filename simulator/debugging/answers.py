@@ -108,7 +108,7 @@ def slots_text(view: View) -> str:
         sides = ranks_by((call.rank, f"{call.location}{_origin(call)}") for call in slot.calls)
         lines += [f"    {rank_list(ranks)}  {side}" for side, ranks in sides.items()]
     if any(finding.code.startswith("mismatch.") for finding in view.findings):
-        lines.append("  the calls of a slot differ: type `why` to see how")
+        lines.append("  calls that should match differ: type `why` to see how")
     return "\n".join(lines) or "  no call waits for another"
 
 
@@ -125,7 +125,7 @@ def _origin(call: Call) -> str:
 
 
 def calls_text(view: View, argument: str = "") -> str:
-    """Return the latest calls, one line each: the rank, the source line, and whether the call still waits."""
+    """Return the latest calls, one line each: the rank, the source line, and if the call still waits or has matched."""
     if argument and not (argument.isdecimal() and int(argument) < view.world_size):
         raise CannotError(f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks")
     chosen = [call for call in view.snapshot.issued if not argument or call.rank == int(argument)]
@@ -137,7 +137,7 @@ def calls_text(view: View, argument: str = "") -> str:
 
 def _lines_of_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
     cells = [
-        (f"rank {call.rank}", str(call), call.location, f"{'waits' if waits(call) else 'met'}{_origin(call)}")
+        (f"rank {call.rank}", str(call), call.location, f"{'waits' if waits(call) else 'matched'}{_origin(call)}")
         for call in calls
     ]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]

@@ -61,7 +61,7 @@ class DirectedKernel(Kernel):
         self.run.running = task
         has_begun = bool(task.scripts)
         if self._is_running and has_begun and task.is_main and self._director.goes_on(task.rank_number):
-            self._stop(f"step {self.run.steps}: rank {task.rank_number} goes on")
+            self._stop(f"step {self.run.steps}: rank {task.rank_number} runs next")
         return super().resume(task)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
@@ -87,10 +87,8 @@ class DirectedKernel(Kernel):
         if not self._is_running:
             return
         self._stop_at_call()
-        is_due = self._director.is_at_request(steps)
-        if is_due or (
-            self._me.is_main and self._director.goes_on(rank)
-        ):  # a rank that had not begun when it was chosen
+        # The second case is a rank that had not begun when it was chosen.
+        if self._director.is_at_request(steps) or (self._me.is_main and self._director.goes_on(rank)):
             self._director.stop_before(rank, f"step {steps}: rank {rank} is next")
 
     def _stop_at_call(self) -> None:

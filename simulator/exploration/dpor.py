@@ -107,7 +107,7 @@ class Dpor:
     def outside(self) -> str:
         """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
         names = not_compared(self._used)
-        used = f", and for {listed(names)}, which no comparison had" if names else ""
+        used = f", and for {listed(names)}, for which DPOR was not tested" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
@@ -203,23 +203,20 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """True if the rank's next step may depend on other ranks' steps; only decides which rank is tried first."""
-        for object, mode in self._intents[rank]:
-            if mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0):
-                return True
-        return False
+        """Return whether the rank's next step may depend on other ranks' steps; decides which rank is tried first."""
+        return any(
+            mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0)
+            for object, mode in self._intents[rank]
+        )
 
     def _rank(self, offer: Offer, fresh: list[int]) -> Node:
         if self._depth == len(self._path):
             awake = [rank for rank in fresh if lets_run(self._sleep, rank)] if self._sleep else fresh
             if not awake:
                 raise RedundantRun
-            for rank in awake:
-                if not self._can_be_observed(rank):
-                    self._path.append(Node(offer, fresh, self._sleep, [rank], is_compared=False))
-                    break
-            else:
-                self._path.append(Node(offer, fresh, self._sleep, awake[:1]))
+            hidden = next((rank for rank in awake if not self._can_be_observed(rank)), None)
+            first = awake[0] if hidden is None else hidden
+            self._path.append(Node(offer, fresh, self._sleep, [first], is_compared=hidden is None))
         self.begins(self._path[self._depth].chosen, self._depth)
         node = self._next_node()
         self._sleep = node.sleep

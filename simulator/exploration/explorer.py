@@ -102,19 +102,16 @@ class Explorer:
             if finding is not None:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)
-            self._count(result)
+            self._executions += 1
+            self._outcomes[outcome_of(result)] += 1
+            self._verdicts[result.verdict] += 1
+            self._first.setdefault(result.verdict, result)
             progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._seconds, self._strategy.coverage)
             self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return End.FAILURE  # the remaining schedules come from executions that do not repeat
         # An execution whose budget ran out has further schedules.
         return End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED
-
-    def _count(self, result: Result) -> None:
-        self._executions += 1
-        self._outcomes[outcome_of(result)] += 1
-        self._verdicts[result.verdict] += 1
-        self._first.setdefault(result.verdict, result)
 
     def _verdict(self, is_complete: bool) -> Verdict:
         if self._verdicts[Verdict.FAIL]:

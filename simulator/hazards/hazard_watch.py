@@ -337,11 +337,7 @@ def _only_writes(call: Call) -> bool:
 
 
 def _meet(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
-    for start, end in written:
-        for other_start, other_end in others:
-            if start < other_end and other_start < end:
-                return True
-    return False
+    return any(start < other_end and other_start < end for start, end in written for other_start, other_end in others)
 
 
 def _span(tensor: Tensor) -> _Span:

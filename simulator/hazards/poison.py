@@ -82,15 +82,13 @@ class Poisoned:
         """Return whether the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
-        for tensor, version in self._versions:
-            if tensor._version != version:
-                return True
+        if any(tensor._version != version for tensor, version in self._versions):
+            return True
         inputs = self._pure_inputs()
         number = self._number if self._is_marked else None
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            for tensor in self._outputs:
-                if not _overlap(tensor, inputs) and not _is_poison(tensor, number):
-                    return True
+            if any(not _overlap(each, inputs) and not _is_poison(each, number) for each in self._outputs):
+                return True
             return any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
 
     def unmark(self) -> None:

@@ -1,1 +1,1 @@
-"""Replacements of functions of torch, besides process groups and stores, so that ranks can run in one process."""
+"""Replacements of functions of torch, other than process groups and stores, so that ranks can run in one process."""

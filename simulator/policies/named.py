@@ -33,7 +33,7 @@ class RoundRobin:
     """
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return 0."""
+        """Return 0, the default choice."""
         return 0
 
 
@@ -100,7 +100,7 @@ DEFAULT_DRAWING = "random"
 
 
 def draws(name: object) -> bool:
-    """True for the name of a policy to which a seed matters."""
+    """Return whether a name is that of a policy that uses its seed."""
     return isinstance(name, str) and name in DRAWING
 
 

@@ -149,7 +149,7 @@ def _events_before(divergence: Divergence, trace: Trace) -> int:
 
 
 def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """True if an event of the choice's step came before the choice.
+    """Return whether an event of the choice's step came before the choice.
 
     Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
     """

@@ -111,7 +111,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 class StepInputs(NamedTuple):
-    """The inputs of one rank's optimizer step, as fingerprints; equal texts stand for equal tensors."""
+    """The inputs of one rank's optimizer step, as fingerprints: equal texts mean equal tensors."""
 
     start: tuple[str, ...]
     """The parameters when the step's forward began."""

@@ -82,14 +82,11 @@ class ShardedReplicas:
         label, is_beside = replica.group.label, replica.is_beside
         step = self._steps[rank, label, is_beside]
         moment = when_updated(label, step, is_beside=is_beside, has_ended=has_ended)
-        communicated = self._communicated[rank]
-        key = (label, -3 if is_beside else -2)
-        size = replica.group.size()
-        site = None if has_ended else site_here()
-        sample = ReplicaSample(
-            key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=communicated
+        key, size = (label, -3 if is_beside else -2), replica.group.size()
+        site, passed = None if has_ended else site_here(), self._communicated[rank]
+        self._notice(
+            ReplicaSample(key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=passed)
         )
-        self._notice(sample)
 
 
 def _local(parameter: Any) -> Tensor:

@@ -285,18 +285,9 @@ class HandReduced:
     def _look(
         self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named], *, has_ended: bool
     ) -> None:
-        self._notice(
-            ReplicaSample(
-                (group, -1),
-                rank,
-                size,
-                moment,
-                _told_apart(parameters),
-                None if has_ended else site_here(),
-                has_trained=True,
-                communicated=self._communicated[rank],
-            )
-        )
+        tensors, site = _told_apart(parameters), None if has_ended else site_here()
+        key, passed = (group, -1), self._communicated[rank]
+        self._notice(ReplicaSample(key, rank, size, moment, tensors, site, has_trained=True, communicated=passed))
 
 
 def _brought(pending: Pending) -> Sequence[Tensor]:

@@ -82,7 +82,7 @@ SESSIONS = {
     "slots where calls differ": (
         ["--finding", "race.py:differs"],
         ["slots", "q"],
-        ["MISMATCH  mismatch.operation", "slots\n  the calls of a slot differ: type `why` to see how\n"],
+        ["MISMATCH  mismatch.operation", "slots\n  calls that should match differ: type `why` to see how\n"],
     ),
     "until a call that is not made": (
         FUNCTION,

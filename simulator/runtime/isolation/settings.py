@@ -6,7 +6,7 @@ A context switch reads them, and writes them only if the next rank has different
   each other's.
 - The functions that show a warning, which `warnings.catch_warnings` puts back on exit. The warning filters, which it
   puts back, too, are swapped in `isolation.py`.
-- c10d's globals besides its world, and the random tracker of DTensor once that is imported.
+- c10d's globals other than its world, and the random tracker of DTensor once that is imported.
 - The debug level of torch.distributed, a C++ global that DDP's Reducer also reads.
 - torch.fx's current tracing: it replaces functions in the whole process until it ends, so they are restored for the
   next rank, and replaced again for the rank that traces.

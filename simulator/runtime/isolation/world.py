@@ -47,8 +47,7 @@ class RankWorld(distributed_c10d._World):
 class World:
     """The ranks' c10d worlds, and the changes to torch that several worlds in one process need.
 
-    Besides `_world`, two globals of c10d are swapped (`settings.py`), and the attribute in which DDP keeps the module
-    whose forward is running.
+    Two other globals of c10d are swapped (`settings.py`), and the attribute in which DDP keeps the running module.
     """
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class World:
         self._replaced.put_back()
         _in_c._set_thread_isolation_mode(self._was_isolating_threads)
         default = distributed_c10d._world.default_pg
-        # init_process_group tells C++ the rank, for its logs.
+        # init_process_group passes the rank to C++, for its logs.
         _in_c._set_global_rank(-1 if default is None else default.rank())
         self._worlds.clear()
 

@@ -1,10 +1,8 @@
 """The life of a rank's threads: start, join, `is_alive`, and their end with the rank.
 
 Prior art: Loom and Shuttle (Rust) and Coyote (.NET) also run one thread at a time and choose the next one at each
-synchronization operation. They need a program written or rewritten for their types. CHESS intercepts Win32 calls, as
-this module intercepts Python's `threading`: programs stay as they are. Refused: tracing every line to switch there
-(slow, and a switch between two lines that touch no lock seldom matters); one process per rank and no more (the threads
-of a rank would still run in an order that no schedule controls).
+synchronization operation, but need a program written for their types. CHESS intercepts Win32 calls, as this module
+intercepts Python's `threading`. Rejected: a switch at every line (slow, and it seldom matters where no lock is used).
 
 `Threads.install` replaces functions of Python during an execution; they behave differently only on a rank's threads.
 
