@@ -23,7 +23,7 @@ Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread
 """
 
 ALL_KEYS: Object = ("key", "*")
-"""The object that stands for all keys of the store: num_keys and list_keys read it."""
+"""The object for all keys of the store, which num_keys and list_keys read."""
 
 
 class Mode(Enum):

@@ -93,15 +93,15 @@ _LONGEST_SOURCE = 100
 """The most characters of a source line that are shown."""
 
 
-def where_lines(sites: Sequence[Site], told: str, calls: Sequence[Call] = ()) -> tuple[Line, ...]:
-    """Return a source line for each of the first sites, unless the text `told` contains it.
+def where_lines(sites: Sequence[Site], shown: str, calls: Sequence[Call] = ()) -> tuple[Line, ...]:
+    """Return a source line for each of the first sites, unless the text `shown` contains it.
 
     The line of an installed package follows the program's lines that called it in `calls`.
     """
     found = []
     for site in [site for site in dict.fromkeys(_with_own(sites, calls)) if site != NOWHERE][:_MOST_SITES]:
         source = linecache.getline(site.path, site.line).strip()
-        if source and source not in told:
+        if source and source not in shown:
             cut = source if len(source) <= _LONGEST_SOURCE else f"{source[: _LONGEST_SOURCE - 3]}..."
             found.append(Line("where", f"{site}  {cut}"))
     return tuple(found)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddpsim.scenarios.engines import Engine
 
 NO_CODE = "pass"
-"""Used in place of a finding's code if a run passed that was expected to fail."""
+"""The code of a run that passed although a failure was expected."""
 
 
 class FailureGroup(NamedTuple):
@@ -28,7 +28,7 @@ class Failure:
 
     group: FailureGroup
     found: str
-    """Verdict, code and ranks."""
+    """Verdict, code and ranks of the result."""
     expected: str
     text: str
     """The scenario with its schedule and engine, as a TOML file."""
@@ -41,7 +41,7 @@ class Execution:
     kind: str
     engine: Engine
     outcome: str
-    """Verdict and code."""
+    """Verdict and code of the result."""
     failure: Failure | None = None
 
 
@@ -50,7 +50,7 @@ class Totals:
     """Counts of executions and outcomes."""
 
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
-    """By kind of scenario and engine."""
+    """The number of executions, by kind of scenario and engine."""
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[FailureGroup] = field(default_factory=Counter)
 

@@ -10,7 +10,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 
 EXECUTIONS = 40
-"""Executions in one batch, about a second."""
+"""The number of executions in one batch, which takes about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class Plan:
     seed: int = 0
     engines: tuple[Engine, ...] = tuple(Engine)
     executions: int | None = None
-    """Executions of the whole campaign; the last batch has the rest. None if only time limits it."""
+    """The number of executions of the whole campaign; None if only time limits it."""
     name: str = ""
     """The scenario whose schedules and world sizes are drawn; "" to draw scenarios."""
     saved_as: str = ""
-    """The name that a corpus file uses for it."""
+    """The name of that scenario in corpus files."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The run options that the console was given."""
+    """The run options from the command line."""
     world_sizes: tuple[int, int] = (1, 1)
-    """The smallest and the largest world size that are drawn for it."""
+    """The smallest and the largest world size to draw for that scenario."""
     kinds: tuple[Kind, ...] = tuple(Kind)
     """The kinds of scenarios to draw if none is named."""
     for_torch: Literal[True, "documented"] = True

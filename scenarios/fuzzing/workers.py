@@ -29,7 +29,7 @@ CONNECT_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
 Reports = Callable[[Plan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
-"""Runs the batches of these numbers, each within the seconds left, and yields the reports in any order."""
+"""A function that runs batches by number, each within the seconds left, and yields their reports in any order."""
 
 
 class WorkerBackend(str, Enum):
@@ -46,7 +46,7 @@ class Workers:
     """How many workers run batches, and where. Raises UsageError for options that do not fit together."""
 
     jobs: int | None = None
-    """None for one on this machine, and for all workers of a cluster."""
+    """The number of workers; None for one on this machine, or for all of a cluster."""
     backend: WorkerBackend = WorkerBackend.LOKY
     cluster: str = ""
     """The address of the cluster's scheduler."""
@@ -148,7 +148,6 @@ def _dask(workers: Workers) -> Iterator[None]:
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[None]:
-    """Use a Ray cluster as the backend of joblib in the block."""
     try:
         import ray
         from ray.util.joblib import register_ray

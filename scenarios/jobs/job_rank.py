@@ -173,7 +173,7 @@ class _Watch:
         self._progress = RankProgress(self._interval)
 
     def start(self) -> None:
-        """Tell the supervisor that the program begins."""
+        """Inform the supervisor that the program begins."""
         with self._lock:
             self._line.send(Word.STARTED)
             self._has_started = True

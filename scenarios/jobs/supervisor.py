@@ -165,7 +165,7 @@ class _Quiet:
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
     def votes(self, notes: SupervisorStore) -> bool:
-        """Tell the other supervisors when the rank becomes idle or active; return True while it is idle."""
+        """Inform the other supervisors when the rank becomes idle or active; return True while it is idle."""
         if self._is_idle != self._has_voted:
             notes.vote(notes.rank, is_idle=self._is_idle)
             self._has_voted = self._is_idle

@@ -29,7 +29,7 @@ from ddpsim.scenarios.training.training import Action, Training
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The objects of one rank in a training."""
+    """The objects of one rank in a training over a mesh."""
 
     training: Training
     layout: Parallel
@@ -37,9 +37,9 @@ class _Job:
     """The whole network, which is not trained: it draws the batches."""
     mesh: DeviceMesh
     models: tuple[Any, ...]
-    """Its stages, wrapped."""
+    """The stages of the rank, in DDP or sharded."""
     schedule: Any
-    """None without pipelines."""
+    """The pipeline schedule; None without pipelines."""
     optimizer: Any
 
     @property

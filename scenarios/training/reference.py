@@ -49,7 +49,7 @@ class Reference:
 
     histories: tuple[History, ...]
     rounding: tuple[Rounding, ...] = ()
-    """By rank; () if rounding was not measured."""
+    """The rounding of each rank; () if it was not measured."""
     dtype: torch.dtype = torch.float64
     """The coarsest dtype of the computation, in addition to each tensor's own."""
 

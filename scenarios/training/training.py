@@ -73,9 +73,9 @@ class Exceptional(TrainingPart, frozen=True):
     """A different action of some ranks in some iterations; if several fit, the last one counts."""
 
     ranks: tuple[Whole, ...] | None = None
-    """None for all ranks."""
+    """The ranks that the exception applies to; None for all."""
     iterations: tuple[Whole, ...] | None = None
-    """Iterations from 0; None for all."""
+    """The iterations that the exception applies to, from 0; None for all."""
     action: Action | None = None
     uses: tuple[str, ...] | None = None
     """The branches of the networks that the batch uses; None for all."""
@@ -98,7 +98,7 @@ class Rule(TrainingPart, frozen=True):
 
 
 class JoinTerms(TrainingPart, frozen=True):
-    """The arguments of `join`."""
+    """The arguments of the join context."""
 
     divide_by_initial_world_size: bool = True
     throw_on_early_termination: bool = False
@@ -156,7 +156,7 @@ class Training:
     dtype: torch.dtype = torch.float32
     wrapper: ModelWrapper = ModelWrapper.DDP
     parallel: Parallel | None = None
-    """None for data parallelism only, over all ranks."""
+    """The mesh of the ranks; None for data parallelism over all ranks."""
     accumulation: int = 1
     """Only every N-th iteration steps and the others accumulate, unless exceptions say something else."""
     mixed_precision: torch.dtype | None = None

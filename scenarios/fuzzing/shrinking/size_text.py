@@ -1,4 +1,4 @@
-"""Format how large a scenario is."""
+"""Format the size of a scenario."""
 
 from __future__ import annotations
 

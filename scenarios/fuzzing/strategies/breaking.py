@@ -43,7 +43,7 @@ class BreakKind(Enum):
 
 
 _FOREIGN_TAG = 1000
-"""A tag that is never drawn."""
+"""A number that, added to a tag, gives a tag that no program has."""
 
 
 Steps = tuple[Step, ...]

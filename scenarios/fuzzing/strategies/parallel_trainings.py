@@ -44,7 +44,7 @@ _SCHEDULES = (
 )
 """Zero bubble schedules lose gradients with `fully_shard` (torch 2.13 on gloo)."""
 _ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
-"""What all ranks may do together instead of training."""
+"""The actions that all ranks may take together instead of training."""
 
 
 @st.composite

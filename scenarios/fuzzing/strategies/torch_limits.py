@@ -53,7 +53,7 @@ def sensible(training: Training) -> Training:
 
 
 def _with_actions(training: Training, *actions: Action | None) -> Training:
-    """Keep only the exceptions with one of these actions; None stands for those that only name branches."""
+    """Keep only the exceptions with one of these actions; None keeps those that only name branches."""
     return replace(training, exceptions=tuple(each for each in training.exceptions if each.action in actions))
 
 

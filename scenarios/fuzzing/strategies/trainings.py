@@ -46,7 +46,7 @@ _ALIKE = [
     Action.EVALUATE,
     Action.EVALUATE_INNER,
 ]
-"""What all ranks may do together instead of training."""
+"""The actions that all ranks may take together instead of training."""
 
 
 @st.composite

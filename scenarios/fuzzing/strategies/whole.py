@@ -19,16 +19,16 @@ from ddpsim.scenarios.model import Scenario
 
 
 class Kind(Enum):
-    """What a scenario runs."""
+    """The kind of program that a drawn scenario runs."""
 
     TRAINING = "training"
-    """Has to pass, with the oracle's numbers."""
+    """A declared training that must pass and agree with the oracle."""
     PARALLEL_TRAINING = "parallel training"
-    """The same for shards, tensor parallelism and pipelines."""
+    """A training with shards, tensor parallelism or pipelines that must pass and agree with the oracle."""
     PROGRAM = "program"
-    """A program of plain calls that has to pass."""
+    """A program of plain calls that must pass."""
     BROKEN_PROGRAM = "broken program"
-    """A program broken in one place; it has to give what `ddpsim.simulator.programs.check` finds."""
+    """A program broken in one place; its findings must be those of `ddpsim.simulator.programs.check`."""
 
 
 _WEIGHTS = {Kind.TRAINING: 4, Kind.PARALLEL_TRAINING: 1, Kind.PROGRAM: 2, Kind.BROKEN_PROGRAM: 2}
