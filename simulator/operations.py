@@ -1,7 +1,7 @@
 """The table of the operations of torch.distributed and of its process groups, with the properties of each.
 
 All lists of operations are derived from it. Code that cannot be part of a pure table is in dicts keyed by its enums or
-names: how data moves (transport/memory.py), the calls to gloo (transport/gloo_calls.py), the calls of a program's rank
+names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's rank
 (scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
 tests/architecture/test_operations.py checks all of them against this table.
 """

@@ -22,7 +22,7 @@ from ddpsim.simulator.launching.program_ranks import start_ranks
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
-from ddpsim.simulator.rank_processes.posted_calls import MoveData
+from ddpsim.simulator.rank_processes.inbox import MoveData
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge

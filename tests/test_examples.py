@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ddpsim import simulate
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
+from tests.kit.results import returned
 from tests.kit.rows import rows
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
@@ -99,21 +100,18 @@ SIZES = {
 @rows("sizes", SIZES.values(), ids=SIZES)
 def test_weighted_loss(sizes):
     batches = data(*sizes)
-    result = simulate(train, len(sizes), args=(batches,))
-    result.raise_for_verdict()
+    returns = returned(train, len(sizes), args=(batches,))
     wanted = expected(batches)
     assert wanted["all_positives"] > 0
     assert wanted["all_positives"] + wanted["all_negatives"] == sum(map(sum, sizes))
-    for state in result.returns:
+    for state in returns:
         torch.testing.assert_close(dict(state), wanted, rtol=1e-12, atol=1e-12, check_dtype=True)
 
 
 @pytest.mark.parametrize("saves_after", [1, 2])
 def test_counts_are_kept_in_the_checkpoint(saves_after):
     sizes = SIZES["uneven-batches"]
-    result = simulate(train, len(sizes), args=(data(*sizes), saves_after))
-    result.raise_for_verdict()
-    for state in result.returns:
+    for state in returned(train, len(sizes), args=(data(*sizes), saves_after)):
         torch.testing.assert_close(dict(state), expected(data(*sizes)), rtol=1e-12, atol=1e-12)
 
 

@@ -11,6 +11,7 @@ Buckets are rebuilt in the second iteration, so that who has at least two batche
 """
 
 import contextlib
+from functools import partial
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from ddpsim.ddp import Join as OwnJoin
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.joins import JoinedRank, Joining, joins
 from ddpsim.simulator.trace import Trace
+from tests.kit.running import run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
@@ -63,13 +65,6 @@ def train(rank, make, *epochs, accumulate=1):
                     backward(model, rank)
 
 
-def run(program, world_size, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    assert not result.findings
-    return result
-
-
 def read(result):
     """Of each join: who is authoritative, and what each rank did, in the order in which they joined."""
     return [
@@ -104,19 +99,30 @@ def test_the_schedule_changes_nothing(engine, seed):
     assert result.joins == run(program, 4).joins
 
 
-@both_engines
-def test_several_buckets(engine):
+# What is trained on how many batches, and what rank 0 shadows from step 2 on: control by engine, buckets, others.
+SHADOWED = {
     # Two rounds more of ours, as each bucket has one.
-    result = run(lambda rank: train(rank, lambda: linear(engine, **TWO_BUCKETS), (2, 4)), 2)
-    assert read(result) == [(1, [(0, 2, shadows({"torch": 4, "ddp": 6}[engine], 4)), (1, 4, {})])]
+    "several buckets": (partial(linear, **TWO_BUCKETS), (2, 4), {"torch": 4, "ddp": 6}, 4, {}),
+    # Two dtypes: the running mean and variance, and the count of batches.
+    "buffers": (normalised, (2, 4), {"torch": 2 * 3, "ddp": 2 * (1 + 2 + 1)}, 2, {"buffers": 4}),
+    "unused": (
+        partial(linear, find_unused_parameters=True),
+        (2, 4),
+        {"torch": 2 * 2, "ddp": 2 * 3},
+        2,
+        {"used_map": 2},
+    ),
+    # Rank 0 shadows four forwards, of which two synchronise.
+    "micro-batches under no_sync are no steps": (linear, (4, 8), {"torch": 4 * 2, "ddp": 4 + 2}, 2, {}),
+}
 
 
 @both_engines
-def test_buffers(engine):
-    # Two dtypes: the running mean and variance, and the count of batches.
-    result = run(lambda rank: train(rank, lambda: normalised(engine), (2, 4)), 2)
-    control = {"torch": 2 * 3, "ddp": 2 * (1 + 2 + 1)}[engine]
-    assert read(result) == [(1, [(0, 2, shadows(control, 2, buffers=4)), (1, 4, {})])]
+@pytest.mark.parametrize("case", SHADOWED)
+def test_what_a_rank_with_half_as_many_batches_shadows(engine, case):
+    make, counts, control, buckets, others = SHADOWED[case]
+    result = run(lambda rank: train(rank, lambda: make(engine), counts, accumulate=counts[0] // 2), 2)
+    assert read(result) == [(1, [(0, 2, shadows(control[engine], buckets, **others)), (1, 4, {})])]
 
 
 @both_engines
@@ -143,14 +149,6 @@ def test_equal_inputs(engine):
     assert str(result.joins[0]) == "  join    ranks 0-2 were the last to join, at step 2: the model of rank 2 is kept"
 
 
-@both_engines
-def test_micro_batches_under_no_sync_are_no_steps(engine):
-    # Rank 0 shadows four forwards, of which two synchronise.
-    result = run(lambda rank: train(rank, lambda: linear(engine), (4, 8), accumulate=2), 2)
-    control = {"torch": 4 * 2, "ddp": 4 + 2}[engine]
-    assert read(result) == [(1, [(0, 2, shadows(control, 2)), (1, 4, {})])]
-
-
 def test_two_forwards_before_one_backward_are_two_steps():
     # Rank 0 shadows two forwards and one bucket; torch's join makes up for one forward.
     def program(rank):
@@ -170,13 +168,6 @@ def test_the_second_epoch_goes_on_from_where_all_were(engine):
         (1, [(0, 4, shadows(2, 1)), (1, 5, {})]),
         (0, [(1, 7, shadows(2, 1)), (0, 8, {})]),
     ]
-
-
-@both_engines
-def test_unused_parameters(engine):
-    result = run(lambda rank: train(rank, lambda: linear(engine, find_unused_parameters=True), (2, 4)), 2)
-    control = {"torch": 2 * 2, "ddp": 2 * 3}[engine]
-    assert read(result) == [(1, [(0, 2, shadows(control, 2, used_map=2)), (1, 4, {})])]
 
 
 @both_engines

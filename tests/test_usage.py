@@ -14,14 +14,10 @@ from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
 from ddpsim.simulator.policies.named import RUNNING
+from tests.exploration.programs import add_up
 from tests.kit.leftovers import no_thread_is_left
+from tests.kit.results import returned
 from tests.kit.rows import rows
-
-
-def add_up(rank):
-    total = torch.tensor(rank)
-    dist.all_reduce(total)
-    return total.item()
 
 
 def process_state():
@@ -47,9 +43,6 @@ def _process_is_left_as_it_was():
         yield
     assert process_state() == before
     assert simulate(add_up, 3).returns == (3, 3, 3)
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 @rows("world_size", [0, -1, 2.0, "4", None, True, 16_385, 100_000_000])
@@ -98,9 +91,6 @@ def test_another_argument_gets_one_line(arguments, message):
 def test_budget_of_nothing():
     with pytest.raises(UsageError, match=r"^Budget\(steps=0\), expected more than 0"):
         Budget(steps=0)
-
-
-# --- replay tokens ----------------------------------------------------------------------------------------------------
 
 
 def recorded_token():
@@ -155,9 +145,6 @@ def test_program_that_has_changed_since_the_recording(seed):
         replay(program, 8, token)
 
 
-# --- where simulate is called -----------------------------------------------------------------------------------------
-
-
 def test_inside_a_rank():
     def program(rank):
         with pytest.raises(UsageError, match=r"inside a rank.*: call simulate outside ranks"):
@@ -174,10 +161,9 @@ def test_while_another_simulation_runs():
                 return pool.submit(simulate, add_up, 2).exception()
         return None
 
-    result = simulate(program, 2)
-    assert result.verdict is Verdict.PASS
-    assert isinstance(result.returns[0], UsageError)
-    assert "\n" not in str(result.returns[0])
+    returns = returned(program, 2)
+    assert isinstance(returns[0], UsageError)
+    assert "\n" not in str(returns[0])
 
 
 @pytest.fixture
@@ -195,9 +181,6 @@ def test_where_torch_distributed_is_initialised(own_group):
         simulate(add_up, 2)
     assert dist.group.WORLD is own_group
     assert add_up(5) == 5
-
-
-# --- what a rank does -------------------------------------------------------------------------------------------------
 
 
 def errors_of(program, world_size=2, ranks=(0, 1)):
@@ -264,9 +247,6 @@ def test_a_rank_that_only_exits_is_reported_too():
         raise SystemExit(1)
 
     assert all(isinstance(error, SystemExit) for error in errors_of(program))
-
-
-# --- the replay line --------------------------------------------------------------------------------------------------
 
 
 def fails(rank, *arguments):

@@ -130,7 +130,6 @@ class Snapshot:
     choice_points: int | None = 0
     """None if this was no simulation (a record of a real job)."""
     issued: tuple[Call, ...] = ()
-    """All calls of the run so far."""
     streams: tuple[StreamSnapshot, ...] = ()
     """The streams with queued calls, by rank."""
     left_behind: tuple[Call, ...] = ()

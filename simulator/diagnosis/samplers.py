@@ -37,7 +37,6 @@ class Read(NamedTuple):
 
 
 _SETTINGS = ("num_replicas", "samples", "shuffle", "drop_last", "seed", "epoch")
-_NAMES = {"samples": "length of the data set"}
 
 
 def parts_differ(read: Sequence[Read]) -> Finding | None:
@@ -55,7 +54,7 @@ def parts_differ(read: Sequence[Read]) -> Finding | None:
     for name in _SETTINGS if orders_differ else _SETTINGS[:-2]:
         values = [getattr(each, name) for each in settings]
         if len(set(values)) > 1:
-            return _finding(read, _NAMES.get(name, name), values)
+            return _finding(read, "length of the data set" if name == "samples" else name, values)
     return _same_part(read) if len({each.rank for each in settings}) < size else None
 
 

@@ -129,23 +129,20 @@ def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Cal
     A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
     communicates may be called outside the loop.
     """
-    calls = {rank: next(iter(snapshot.ranks[rank].calls), None) for rank in reading.victims}
-    waiting = [call for call in calls.values() if call is not None]
+    waiting = [calls[0] for rank in reading.victims if (calls := snapshot.ranks[rank].calls)]
     collectives = [call for call in waiting if not call.is_point_to_point]
-    lines = {_line(call) for call in collectives}
-    of_loops = [each for each in snapshot.issued if each.origin.phase is not Phase.USER or _line(each) in lines]
-    times = Counter((each.rank, _line(each)) for each in snapshot.issued)
+    lines = {(call.site, call.caller) for call in collectives}
+    of_loops = [
+        each for each in snapshot.issued if each.origin.phase is not Phase.USER or (each.site, each.caller) in lines
+    ]
+    times = Counter((each.rank, each.site, each.caller) for each in snapshot.issued)
     messages = {
         call.rank: call
         for call in waiting
-        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, _line(call)] == 1
+        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, call.site, call.caller] == 1
     }
     loops = [made for _, made in _unequal(collectives, of_loops, tuple(messages))]
     return {rank: messages[rank] for rank in messages if any(made[rank] < max(made.values()) for made in loops)}
-
-
-def _line(call: Call) -> tuple[Site, Site | None]:
-    return call.site, call.caller
 
 
 def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:

@@ -107,7 +107,7 @@ class Dpor:
     def outside(self) -> str:
         """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
         names = not_compared(self._used)
-        used = f", and for {listed(names)}, which no comparison had" if names else ""
+        used = f", and for {listed(names)}, for which DPOR was not tested" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:

@@ -51,31 +51,31 @@ class Wrapped:
         self._strategy = strategy
 
     def next_policy(self) -> Policy | None:
-        """Return the strategy's next policy."""
+        """Return the wrapped strategy's next policy."""
         return self._strategy.next_policy()
 
     def take(self, result: Result) -> Finding | None:
-        """Forward the result to the strategy."""
+        """Pass an execution's result to the wrapped strategy."""
         return self._strategy.take(result)
 
     @property
     def is_complete(self) -> bool:
-        """Same as the strategy's."""
+        """True once the wrapped strategy has covered every schedule."""
         return self._strategy.is_complete
 
     @property
     def coverage(self) -> float | None:
-        """Same as the strategy's."""
+        """The wrapped strategy's estimate of the covered share; None if unknown."""
         return self._strategy.coverage
 
     @property
     def limits(self) -> str:
-        """Same as the strategy's."""
+        """The wrapped strategy's limit on all schedules."""
         return self._strategy.limits
 
     @property
     def outside(self) -> str:
-        """Same as the strategy's; "" if it has none."""
+        """The effects that the wrapped strategy does not see; "" if it names none."""
         return getattr(self._strategy, "outside", "")
 
 

@@ -1,7 +1,7 @@
-"""Compares the table with the Python and the libraries at hand.
+"""Compares the table of foreign names with the installed Python and libraries.
 
-A module is imported, a function is asked for its signature, and what exists only inside functions, which are frames and
-attributes of objects, is looked for in the code of its module, without running it.
+It imports modules and reads the signatures of functions. It searches the compiled code of modules, without running it,
+for names that exist only in functions: local variables, and attributes of objects.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
@@ -22,20 +23,21 @@ from ddpsim.simulator.foreign_names.names import ForeignNames, NameUse
 
 
 class Misfit(NamedTuple):
-    """A name that is missing on this machine, or is otherwise than ddpsim relies on."""
+    """A name that is missing on this machine, or differs from what ddpsim needs."""
 
     name: str
-    """In full."""
     problem: str
     row: ForeignNames
-    """Which says what does not work without it."""
+    """The row of the table, which says what fails without the name."""
 
 
 def misfits(table: Iterable[ForeignNames]) -> list[Misfit]:
-    """What of a table does not fit; a library that is not installed is left out, but for torch."""
+    """Return the names of a table that do not fit, without those of libraries other than torch that are missing."""
     found = []
     for row in table:
-        if row.use is NameUse.ADDED or not _is_of_this_version(row) or not _is_installed(row.owner):
+        library = row.owner.partition(".")[0]
+        is_installed = library == "torch" or library in sys.modules or find_spec(library) is not None
+        if row.use is NameUse.ADDED or not _is_of_this_version(row) or not is_installed:
             continue
         for name in row.names:
             if problem := _problem(row, name):
@@ -49,25 +51,20 @@ def _is_of_this_version(row: ForeignNames) -> bool:
 
 
 def _version_of(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The version at hand and that of a bound such as "torch 2.15"; None without a bound."""
+    """Return the installed version and that of a bound such as "torch 2.15"; None without a bound."""
     if not bound:
         return None
     library, version = bound.split()
-    at_hand = platform.python_version() if library == "python" else importlib.import_module(library).__version__
-    return _numbers(at_hand), _numbers(version)
+    installed = platform.python_version() if library == "python" else importlib.import_module(library).__version__
+    return _numbers(installed), _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int("".join(filter(str.isdigit, each)) or 0) for each in version.split(".")[:2])
 
 
-def _is_installed(owner: str) -> bool:
-    top = owner.partition(".")[0]
-    return top == "torch" or top in sys.modules or find_spec(top) is not None
-
-
 def _problem(row: ForeignNames, name: str) -> str:
-    """What is wrong with a name; "" if it fits."""
+    """Return the problem of a name; "" if it fits."""
     if row.use is NameUse.FRAME:
         return _problem_of_frame(row, name)
     try:
@@ -82,7 +79,7 @@ def _problem(row: ForeignNames, name: str) -> str:
 
 
 def resolved(path: str) -> Any:
-    """A module, or what it has by a dotted name. Raises ImportError or AttributeError."""
+    """Return the module or attribute with a dotted name. Raises ImportError or AttributeError."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -106,7 +103,7 @@ def _problem_of_signature(value: Any, relied_on: tuple[str, ...]) -> str:
         return ""
     try:
         parameters = inspect.signature(value).parameters
-    except (ValueError, TypeError):  # a function of C
+    except (ValueError, TypeError):  # a function in C has no signature
         return ""
     split = relied_on.index("*") if "*" in relied_on else len(relied_on)
     ordered, named = relied_on[:split], relied_on[split + 1 :]
@@ -117,9 +114,6 @@ def _problem_of_signature(value: Any, relied_on: tuple[str, ...]) -> str:
     return f"takes ({', '.join(found)}), expected ({', '.join(relied_on)})"
 
 
-# --- what exists only in code -----------------------------------------------------------------------------------------
-
-
 def _problem_of_frame(row: ForeignNames, name: str) -> str:
     try:
         codes = [code for code in codes_of(row.owner) if code.co_name == name]
@@ -127,36 +121,31 @@ def _problem_of_frame(row: ForeignNames, name: str) -> str:
         return f"{row.owner} is missing ({error})"
     if not codes:
         return f"{row.owner} has no function {name}"
-    lacking = [[each for each in row.signature if not _has_local(code, each)] for code in codes]
-    fewest = min(lacking, key=len)
+    fewest = min((_missing_locals(code, row.signature) for code in codes), key=len)
     return f"{name} has no local variable {', '.join(fewest)}" if fewest else ""
 
 
-def _has_local(code: CodeType, alternatives: str) -> bool:
+def _missing_locals(code: CodeType, expected: tuple[str, ...]) -> list[str]:
     known = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    return any(name in known for name in alternatives.split("|"))
+    return [each for each in expected if known.isdisjoint(each.split("|"))]
 
 
 def _is_set_in_code(owner: Any, name: str) -> bool:
-    """True for an attribute of a class's objects that its module sets or reads, or that a function sets."""
+    """Return whether the code of a class's module, or of a function, mentions an attribute."""
     if isinstance(owner, FunctionType):
         return name in owner.__code__.co_names
     if not isinstance(owner, type):
         return False
-    modules = {kind.__module__ for kind in owner.__mro__ if kind is not object}
-    return any(name in code.co_names for module in modules for code in _codes_if_any(module))
-
-
-def _codes_if_any(module: str) -> tuple[CodeType, ...]:
-    try:
-        return codes_of(module)
-    except (ImportError, OSError):
-        return ()
+    for module in {kind.__module__ for kind in owner.__mro__ if kind is not object}:
+        with suppress(ImportError, OSError):
+            if any(name in code.co_names for code in codes_of(module)):
+                return True
+    return False
 
 
 @cache
 def codes_of(module: str) -> tuple[CodeType, ...]:
-    """The code of a module and of all functions in it. Raises ImportError or OSError where there is none."""
+    """Return the code of a module and of all functions in it. Raises ImportError or OSError if it has none."""
     code = SourceFileLoader(module, _file_of(module)).get_code(module)
     return tuple(_within(code)) if isinstance(code, CodeType) else ()
 
@@ -169,7 +158,7 @@ def _within(code: CodeType) -> Iterator[CodeType]:
 
 
 def _file_of(module: str) -> str:
-    """The file of a module; of a package only the outermost one is imported."""
+    """Return the file of a module; only its outermost package is imported."""
     top, *rest = module.split(".")
     package: ModuleType = importlib.import_module(top)
     if not rest:

@@ -1,16 +1,13 @@
-"""The table of the names of torch, Python and other libraries that ddpsim replaces, hooks or reads: `table.txt`.
+"""Parses `table.txt`, the table of the names of torch, Python and other libraries that ddpsim replaces, hooks or reads.
 
-A heading says where names are used and what for, each line below it what is done with names of one module or class:
+A heading says where and why names are used, and each line below it how ddpsim uses names of one module or class:
 
     [ranks] virtual time in ranks
     replaced  threading.Thread start join (self) since torch 2.13 until torch 2.15
 
-The owner stands first: a module or class as Python says it, and of what is replaced its submodules, too. In parentheses
-are the parameters that are relied on, in their order, those behind a `*` by name; of a frame, the local variables that
-are read from it, where `a|b` is either of two. `since` is the first version that has the names, `until` the last.
-
-Prior art: `gevent.monkey` keeps one dictionary of what it has replaced, and a file for each version of Python. Here the
-table is data that imports neither torch nor what it names, so `ddpsim doctor` can read it where torch is broken.
+The module or class comes first. Parentheses contain the parameters that ddpsim needs, in their order; those after a `*`
+are passed by name. For a frame they contain the local variables that ddpsim reads; `a|b` is one of two. `since` is the
+first version that has the names, `until` the last.
 """
 
 from __future__ import annotations
@@ -27,15 +24,15 @@ class NameUse(Enum):
     """What ddpsim does with a name."""
 
     REPLACED = "replaced"
-    """By `simulator/runtime/replaced.py`, or by an assignment for the life of a process."""
+    """Replaced by `simulator/runtime/replaced.py`, or by an assignment until the process ends."""
     ADDED = "added"
-    """Put where the owner need not have it."""
+    """Set, whether or not the owner has it."""
     EXCHANGED = "exchanged"
-    """A value of which each rank has its own: another rank's takes its place, or the old one comes back after a run."""
+    """A value that each rank has for itself; it is exchanged when ranks switch, and restored after a run."""
     HOOKED = "hooked"
-    """A function that calls ours at some event."""
+    """A function that calls ddpsim at an event."""
     FOUND = "found"
-    """What a finder of ours in `sys.meta_path` replaces or reads when its module is imported."""
+    """Replaced or read when its module is imported, by a finder in `sys.meta_path`."""
     READ = "read"
     """A private name that is called or read."""
     FRAME = "frame"
@@ -43,18 +40,18 @@ class NameUse(Enum):
 
 
 class ForeignNames(NamedTuple):
-    """Names of one module or class: a line of the table, with its heading."""
+    """A row of the table: names of one module or class, with the heading."""
 
     where: str
-    """Where they are used, such as "ranks as threads"."""
+    """The part of ddpsim that uses the names, such as "ranks as threads"."""
     why: str
-    """What does not work without them."""
+    """The feature that fails without the names."""
     use: NameUse
     owner: str
     names: tuple[str, ...]
     signature: tuple[str, ...]
     since: str
-    """Such as "torch 2.13", or ""."""
+    """A version such as "torch 2.13", or ""."""
     until: str
 
 
@@ -65,12 +62,12 @@ _LINE = re.compile(
 
 @cache
 def table() -> tuple[ForeignNames, ...]:
-    """The rows of `table.txt`."""
+    """Return the rows of `table.txt`."""
     return tuple(parsed(files(__package__).joinpath("table.txt").read_text(encoding="utf-8")))
 
 
 def parsed(text: str) -> Iterator[ForeignNames]:
-    """The rows of a text in this form. Raises ValueError for a line that is none."""
+    """Yield the rows of a text in the form of `table.txt`. Raises ValueError for an invalid line."""
     where = why = ""
     for line in text.splitlines():
         if line.startswith("["):
@@ -78,11 +75,9 @@ def parsed(text: str) -> Iterator[ForeignNames]:
         elif line and not line.startswith("#"):
             found = _LINE.fullmatch(line)
             if found is None:
-                raise ValueError(f"a line of the table is {line!r}, expected: use owner names (parameters) since until")
+                raise ValueError(
+                    f"a line of the table is {line!r}, expected: use owner names (parameters) since until; correct it"
+                )
             use, owner, names, signature, since, until = (each or "" for each in found.groups())
-            row = ForeignNames(where, why, NameUse(use), owner, _words(names), _words(signature), since, until)
-            yield row
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+            words = tuple(names.split()), tuple(signature.split())
+            yield ForeignNames(where, why, NameUse(use), owner, *words, since, until)

@@ -83,6 +83,7 @@ class Agent:
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
 
     def _program(self, words: Sequence[str]) -> Script:
+        """Parse the command line of a rank, and reject one that does not run Python."""
         command = list(words)
         if os.path.basename(words[0]).startswith("python") or words[0] == sys.executable:
             command = command[1:]

@@ -19,10 +19,10 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import Channel, Line
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
+from ddpsim.simulator.rank_processes.messages import unpacked
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, sent
 from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 
 _POLL_SECONDS = 0.1
@@ -54,25 +54,22 @@ class Launch:
 
     def await_ranks(self, seconds: float) -> bool:
         """Wait until all ranks are started; return whether the program has started any."""
-        with self._adopting:
-            return self._await_ranks(seconds)
-
-    def _await_ranks(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
         idle_since, cpu = time.monotonic(), 0.0
-        while time.monotonic() < end:
-            message = self._hear(_POLL_SECONDS)
-            if isinstance(message, Begin):
-                return True
-            if isinstance(message, Refused):
-                raise UsageError(message.line)
-            if message is not None and not isinstance(message, Started):
-                return bool(self.children)
-            now = self._launcher.core_seconds()
-            if now - cpu > _POLL_SECONDS / 10 or message is not None:
-                idle_since, cpu = time.monotonic(), now
-            elif self.children and time.monotonic() - idle_since > _IDLE_SECONDS:
-                return True
+        with self._adopting:
+            while time.monotonic() < end:
+                message = self._hear(_POLL_SECONDS)
+                if isinstance(message, Begin):
+                    return True
+                if isinstance(message, Refused):
+                    raise UsageError(message.line)
+                if message is not None and not isinstance(message, Started):
+                    break
+                now = self._launcher.core_seconds()
+                if now - cpu > _POLL_SECONDS / 10 or message is not None:
+                    idle_since, cpu = time.monotonic(), now
+                elif self.children and time.monotonic() - idle_since > _IDLE_SECONDS:
+                    return True
         return bool(self.children)
 
     def _hear(self, seconds: float) -> Any:
@@ -83,7 +80,7 @@ class Launch:
         if isinstance(message, Started):
             channel, arena, output, errors, stack, exit_file = files
             end = Channel(socket.socket(fileno=channel))
-            made = Files((output, errors, stack))
+            made = Files(output, errors, stack)
             self.children.append(Child(len(self.children), message.pid, end, Arena(file=arena), made))
             self._exit_files.append(exit_file)
             self._guardian.guard(message.pid)

@@ -8,6 +8,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import context, popen_spawn_posix, process, reduction, spawn, util
 from typing import Any
 
@@ -35,16 +36,13 @@ class Worker:
         self._data = b""
         if not is_forked:
             self._preparation = spawn.get_preparation_data(worker._name)
-            self._data = self._pickled()
-
-    def _pickled(self) -> bytes:
-        data = io.BytesIO()
-        context.set_spawning_popen(self)  # type: ignore[arg-type]
-        try:
-            reduction.dump(self._worker, data)
-        finally:
-            context.set_spawning_popen(None)
-        return data.getvalue()
+            data = io.BytesIO()
+            context.set_spawning_popen(self)  # type: ignore[arg-type]
+            try:
+                reduction.dump(worker, data)
+            finally:
+                context.set_spawning_popen(None)
+            self._data = data.getvalue()
 
     def duplicate_for_child(self, file: int) -> int:
         """Return the file: it has the same number in the rank."""
@@ -84,23 +82,22 @@ def _run(worker: Any) -> None:
         raise
 
 
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command line that the launcher starts as a rank."""
 
-    is_forked = False
-
-    def __init__(self, program: Script, environment: Mapping[str, str], path: Sequence[str]) -> None:
-        """`path` is `sys.path` without the folder that the program adds."""
-        self._program = program
-        self._environment = environment
-        self._path = path
+    program: Script
+    environment: Mapping[str, str]
+    path: Sequence[str]
+    """`sys.path` without the folder that the program adds."""
+    is_forked: bool = False
 
     def __call__(self, rank: int) -> None:
         """Run the command as `__main__` in its rank."""
         __tracebackhide__ = True
-        os.environ.update(self._environment)
-        sys.path[:] = self._path
-        self._program(rank)
+        os.environ.update(self.environment)
+        sys.path[:] = self.path
+        self.program(rank)
 
 
 Body = Worker | Command

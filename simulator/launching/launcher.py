@@ -95,7 +95,7 @@ class RankPopen:
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
         mine, theirs = Channel.pair()
-        arena_file, files = os.memfd_create("arena"), Files()
+        arena_file, files = os.memfd_create("arena"), Files.opened()
         arena = Arena(file=arena_file)
         self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
         self.sentinel, writing = os.pipe()
@@ -145,7 +145,9 @@ class Launcher:
         self.has_begun = False
         self._pid = os.getpid()
         self.config = config
-        _mark_environment()
+        entries = _entries()
+        for name, value in entries.items():
+            entries[name] = _Ours(value)
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
@@ -286,12 +288,6 @@ class _Ours(bytes):
 def _entries() -> Any:
     environment: Any = os.environ
     return environment._data
-
-
-def _mark_environment() -> None:
-    entries = _entries()
-    for name, value in entries.items():
-        entries[name] = _Ours(value)
 
 
 def _fork_without_parent(run: Callable[[], NoReturn]) -> int:

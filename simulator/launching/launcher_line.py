@@ -33,7 +33,6 @@ class Refused(NamedTuple):
     """The program starts its ranks in a way that cannot be simulated."""
 
     line: str
-    """The error message for the user."""
 
 
 class Done(NamedTuple):

@@ -44,7 +44,7 @@ class _Coming(NamedTuple):
             channel, theirs = Channel.pair()
             made.callback(channel.close)
             made.callback(theirs.close)
-            files = Files()
+            files = Files.opened()
             made.callback(files.close)
             arena_file = os.memfd_create("arena")
             made.callback(os.close, arena_file)
@@ -90,6 +90,7 @@ def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int
 
 
 def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    """Fork the processes from the servers of the program; kill those that are started if one fails."""
     assert isinstance(config.program, Script)
     children: list[Child] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)

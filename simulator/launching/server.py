@@ -261,7 +261,7 @@ def _become(files: list[int], changed: dict[str, str]) -> None:
     arena = parcels.Arena(file=files[1])
     for file in (files[1], files[5]):
         os.close(file)
-    rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(tuple(files[2:5])))
+    rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(*files[2:5]))
     if len(files) == FILES_OF_A_RANK:
         _part("rank_processes.rank_process").main(rank_config)
     _part("launching.launcher").main(rank_config, Line(socket.socket(fileno=files[6])))

@@ -46,7 +46,6 @@ class ServerKey(NamedTuple):
 
     hash_seed: int
     preload: tuple[str, ...] = ()
-    """Modules that the server imports for the user."""
     folder: str = ""
     """The folder in which those modules are searched first; "" without them."""
 
@@ -243,13 +242,11 @@ class Servers:
             self._servers.popitem()[1].close()
 
     def _server(self, key: ServerKey) -> Server:
-        server = self._servers.get(key)
-        if server is not None and not server.is_there:
+        if key in self._servers and not self._servers[key].is_there:
             self._servers.pop(key).close()
-            server = None
-        if server is None:
-            server = self._servers[key] = Server(key)
-        return server
+        if key not in self._servers:
+            self._servers[key] = Server(key)
+        return self._servers[key]
 
     def _be_of_this_process(self) -> None:
         if self._owner != os.getpid():

@@ -33,7 +33,7 @@ class RoundRobin:
     """
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return 0."""
+        """Return 0, the default choice."""
         return 0
 
 

@@ -105,19 +105,19 @@ class SpinDetection(Observer):
             self.got_on()
 
     def issued(self, rank: int, name: object, call: object) -> None:
-        """Note a call."""
+        """Note that a rank issued a call, which is progress."""
         self.got_on()
 
     def started(self, rank: int, thread: int) -> None:
-        """Note a thread."""
+        """Note that a thread started, which is progress."""
         self.got_on()
 
     def woke(self, by: int | None, rank: int) -> None:
-        """Note that a thread continues."""
+        """Note that a thread continues, which is progress."""
         self.got_on()
 
     def cancelled(self, rank: int) -> None:
-        """Note that a thread was cancelled, and polls no more."""
+        """Note that a thread was cancelled, so that it has no next poll."""
         self._next_polls.pop(rank, None)
 
 

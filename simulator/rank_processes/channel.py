@@ -49,10 +49,12 @@ class Channel:
 
     def take(self) -> Any:
         """Return the next value that has arrived completely; None if there is none."""
-        size = self._size()
-        if size is None:
+        if len(self._buffer) < _LENGTH.size:
             return None
+        (size,) = _LENGTH.unpack_from(self._buffer)
         end = _LENGTH.size + size
+        if len(self._buffer) < end:
+            return None
         value = pickle.loads(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         return value
@@ -66,13 +68,6 @@ class Channel:
         if not data:
             raise EOFError("the other end of a channel is closed")
         self._buffer += data
-
-    def _size(self) -> int | None:
-        """Return the size in bytes of the next value; None if it has not arrived completely."""
-        if len(self._buffer) < _LENGTH.size:
-            return None
-        (size,) = _LENGTH.unpack_from(self._buffer)
-        return size if len(self._buffer) >= _LENGTH.size + size else None
 
 
 class Line:

@@ -1,4 +1,4 @@
-"""The processes of an execution's ranks: forks them, signals them, and ends them."""
+"""The processes of an execution's ranks: forks, signals and ends them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,28 @@ from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, end_broken, read_stack
+from ddpsim.simulator.rank_processes.rank_files import (
+    BROKEN_STATUS,
+    TELL_NATIVE_STACK,
+    TELL_STACK,
+    UNWIND_PROGRAM,
+    Files,
+    check_broken,
+    end_broken,
+    read_stack,
+)
 from ddpsim.simulator.rank_processes.rank_process import main as run_rank
-from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 from ddpsim.simulator.runtime.stopwatch import core_seconds
 
 _LEAVE_SECONDS = 5.0
-"""How long a process may take from its last word to its end."""
+"""The time that a process has from its last message to its end."""
 
 _LEAST_BYTES = 8 << 20
-"""Of memory that a rank has for itself: no program does with less."""
+"""The least memory that a rank needs for itself."""
 
 _STACK_SECONDS = 0.5
-"""How long to wait for its stack, in Python's way and then without it."""
+"""The time that a rank has to write its stack, first by Python and then without it."""
 
 
 class Child:
@@ -43,16 +51,15 @@ class Child:
         self.channel = channel
         self.arena = arena
         self.ended: Ended | None = None
-        """Its last word."""
         self.exited_at: Site | None = None
-        """The line that ended it by os._exit, as far as it is known."""
+        """The line that ended the process by os._exit, if known."""
         self.status: int | None = None
-        """What the system says of its end (`os.waitpid`); None while it runs."""
+        """The exit status from `os.waitpid`; None while the process runs."""
         self._files = files
         self._is_closed = False
         self._is_reaped_elsewhere = False
         self._read = [0, 0]
-        """How much of its output has been read."""
+        """The bytes of standard output and error that have been read."""
 
     @property
     def is_gone(self) -> bool:
@@ -60,12 +67,12 @@ class Child:
         return self.status is not None
 
     def core_seconds(self) -> float:
-        """Return the CPU time of the process, plus the time for which it waited for a free core."""
-        # The clock of a process by its number, as MAKE_PROCESS_CPUCLOCK of linux/posix-timers.h makes it.
+        """Return the CPU time of the process, plus its waiting time for a free core."""
+        # The id of a process's clock, as MAKE_PROCESS_CPUCLOCK of linux/posix-timers.h computes it.
         return core_seconds(~self.pid << 3 | 2, f"/proc/{self.pid}/schedstat")
 
     def has_children(self) -> bool:
-        """True if the process has child processes of its own, for which it may wait."""
+        """Return whether the process has child processes, for which it may wait."""
         try:
             with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
                 return bool(children.read().strip())
@@ -83,7 +90,7 @@ class Child:
         self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
 
     def _new(self, index: int, file: int, end: int) -> str:
-        if os.fstat(file).st_size < self._read[index] < sys.maxsize:  # opened anew, as by `command > /dev/stdout`
+        if os.fstat(file).st_size < self._read[index] < sys.maxsize:  # truncated, as by `command > /dev/stdout`
             self._read[index] = 0
         parts = []
         while part := os.pread(file, max(0, min(1 << 16, end - self._read[index])), self._read[index]):
@@ -94,12 +101,12 @@ class Child:
     def stack(self) -> StackTold:
         """Return the current stack of the rank's program."""
         os.ftruncate(self._files.stack, 0)  # the stack that it wrote before is out of date
-        for number in (TELL_STACK, TELL_NATIVE_STACK):  # the second one needs no Python to run
+        for number in (TELL_STACK, TELL_NATIVE_STACK):
             self._signal(number)
             end = time.monotonic() + _STACK_SECONDS
             while time.monotonic() < end:
-                if told := read_stack(self._files.stack):
-                    return told
+                if stack := read_stack(self._files.stack):
+                    return stack
                 time.sleep(0.01)
         return StackTold("(no stack)")
 
@@ -112,13 +119,13 @@ class Child:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End the process, and all that it has started, at once."""
+        """Kill the process and all processes that it has started."""
         if not self.is_gone:
             self._signal(signal.SIGKILL)
             self._reap(0)
 
     def leave(self) -> None:
-        """Wait until the process has ended; kill it if that takes too long."""
+        """Wait until the process has ended; kill it after a timeout."""
         end = time.monotonic() + _LEAVE_SECONDS
         while not self.is_gone and time.monotonic() < end:
             self._reap(os.WNOHANG)
@@ -127,7 +134,7 @@ class Child:
         self.kill()
 
     def close(self) -> None:
-        """Release what was shared with the process. May be called twice."""
+        """Release the resources shared with the process. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -136,11 +143,10 @@ class Child:
         self._files.close()
 
     def how_it_ended(self) -> str:
-        """Describe how a process ended that sent no last message. Raises InternalError if the simulator's own code
-        failed in it."""
+        """Describe how a process without a last message ended. Raises InternalError if the simulator failed in it."""
         self.leave()
         if self._is_reaped_elsewhere:
-            return "ended, and nobody can say how (SIGCHLD is ignored, or another wait has taken it)"
+            return "ended with an unknown status (SIGCHLD is ignored, or another wait has taken the status)"
         assert self.status is not None
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
@@ -150,26 +156,26 @@ class Child:
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
     def check_broken(self) -> None:
-        """Raise InternalError if the process has ended because the simulator's own code failed in it."""
+        """Raise InternalError if the simulator failed in the process."""
         self.leave()
         assert self.status is not None
         if os.waitstatus_to_exitcode(self.status) == BROKEN_STATUS:
             check_broken(self._files.stack)
 
     def has_exited_well(self) -> bool:
-        """True if the process ended itself with status 0, which launchers of programs take for success."""
+        """Return whether the process ended itself with status 0, which torchrun counts as success."""
         self.leave()
         return self.status == 0 and not self._is_reaped_elsewhere
 
     def _reap(self, options: int) -> None:
-        """Check whether the process has ended; if so, kill what it has started and left running."""
+        """Record the status if the process has ended, and kill the processes that it has left running."""
         try:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is None:
                 return
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # before its number may be another's
+                os.killpg(self.pid, signal.SIGKILL)  # before its process id may be used again
             _, self.status = os.waitpid(self.pid, 0)
-        except ChildProcessError:  # the program of the caller reaps children, too
+        except ChildProcessError:  # the caller's own code has waited for the process
             self.status, self._is_reaped_elsewhere = 0, True
 
 
@@ -179,8 +185,8 @@ def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
         raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
     if forks_from_here and torch.cuda.is_initialized():
         raise UsageError(
-            "CUDA is initialised in this process, which no process that is forked from it can use: run before anything "
-            "uses a GPU here, or in another process"
+            "CUDA is initialised in this process, and forked ranks cannot use it then: run before anything uses a GPU "
+            "here, or in another process"
         )
 
     available = _available_bytes()
@@ -206,7 +212,7 @@ def fork_ranks(config: ProcessConfig) -> list[Child]:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        with freeze_existing_objects(config.world_size):  # collections in the ranks then touch no page that they share
+        with freeze_existing_objects(config.world_size):  # garbage collection in the ranks then copies no shared page
             for rank in range(config.world_size):
                 children.append(_fork(rank, config, children))
     except OSError as error:
@@ -223,9 +229,9 @@ def fork_ranks(config: ProcessConfig) -> list[Child]:
 def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
-    files = Files()
+    files = Files.opened()
     with warnings.catch_warnings():
-        # Python 3.12 warns of a fork beside other threads, which a test session may have.
+        # Python 3.12 warns of a fork in a process with threads, which a test session may have.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:

@@ -1,7 +1,7 @@
 """The coordinator: runs the rank processes in the order that the kernel chooses.
 
-One rank has the baton, and its messages are handled. Messages of other ranks wait in their inboxes until those ranks
-have the baton. `speculation.py` says which ranks may compute before that.
+One rank has the baton, the right to run, and its messages are handled. Messages of other ranks wait in their inboxes
+until those ranks have the baton. `speculation.py` decides which ranks may compute before that.
 """
 
 from __future__ import annotations
@@ -37,25 +37,11 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.completions import Known
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerDesk
-from ddpsim.simulator.rank_processes.inbox import Entry, Inbox
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    Broke,
-    Count,
-    CountTasks,
-    GiveUpRequest,
-    Post,
-    Say,
-    Seen,
-    Tell,
-    Turn,
-    Watch,
-)
-from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.inbox import Entry, Inbox, Known, MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 
@@ -64,7 +50,7 @@ _DELIVERED = Delivered()
 _WATCH_SECONDS = 0.05
 
 _LAST_WORD_SECONDS = 30.0
-"""How long a rank may take to pack what its program returned."""
+"""The time that a rank has to pickle the result of its program."""
 
 
 class Coordinator:
@@ -74,35 +60,31 @@ class Coordinator:
         self,
         kernel: Kernel,
         children: Sequence[Child],
+        config: ProcessConfig,
         *,
         move_data: MoveData,
         ctrl_c: CtrlC,
-        is_speculative: bool = False,
-        are_programs: bool = False,
-        director: Director | None = None,
+        director: Director | None,
     ) -> None:
-        """`is_speculative`: ranks compute in parallel where the answers that they will get are certain.
-
-        `are_programs`: a rank that ends its process with status 0 has succeeded, as for torchrun. `director` controls a
-        run that is debugged from its beginning.
-        """
+        """`director` controls a run that is debugged from its beginning."""
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
-        """How the processes of ranks ended that did not say so themselves."""
-        self._are_programs = are_programs
+        """How the processes ended that sent no last message, by rank."""
+        self._are_programs = config.is_program
+        """A rank that ends its process with status 0 has succeeded, as under torchrun."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
         self._presses = 0
-        """Of Ctrl-C, that were heeded."""
+        """The number of times that Ctrl-C has been handled."""
         self._inboxes = [Inbox(child) for child in children]
         self._desk = DebuggerDesk(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
         self._posted = PostedCalls(self._inboxes, move_data)
-        self._speculation = Speculation(kernel, is_allowed=is_speculative)
+        self._speculation = Speculation(kernel, is_allowed=config.is_speculative)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
         self._poll = select.poll()
         for file in self._by_file:
@@ -116,8 +98,6 @@ class Coordinator:
         while answer is not None:
             answer = self._carry_out(answer)
 
-    # --- answers ------------------------------------------------------------------------------------------------------
-
     def _carry_out(self, answer: Answer) -> Answer | None:
         """Carry out an answer of the kernel; return the next one, or None once all ranks have ended."""
         if isinstance(answer, Switch):
@@ -127,7 +107,9 @@ class Coordinator:
         if isinstance(answer, LookOutside):
             return self._kernel.reply(Looked(woke_somebody=False))
         mine = self._mine
-        if isinstance(answer, Deliver) and not self._hangs_on(mine, answer.handle):
+        if isinstance(answer, Deliver) and not (
+            answer.handle in mine.completions.watched or self._me.rank.has_started_threads
+        ):
             mine.completions.postpone(answer.handle)
             return self._kernel.reply(_DELIVERED)
         if isinstance(answer, TellStack) and mine.handled is not None and mine.handled.is_answered:
@@ -143,7 +125,7 @@ class Coordinator:
         return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
 
     def _leave_behind(self, inbox: Inbox) -> None:
-        """Handle a rank that has given the baton to another rank: it may speculate, or its process may be gone."""
+        """Handle a rank that does not have the right to run: it may compute ahead, or its process may be gone."""
         running = self._kernel.run.running
         if running is not None and running.rank_number == inbox.child.rank:
             return
@@ -152,26 +134,23 @@ class Coordinator:
         else:
             self._speculation.let_go_on(inbox)
 
-    def _hangs_on(self, inbox: Inbox, handle: int) -> bool:
-        """True if the rank must receive a completion exactly where the kernel delivers it."""
-        return inbox.completions.is_watched(handle) or self._me.rank.has_started_threads
-
     def _let_go_on(self, answer: Answer, error: Exception | None = None) -> None:
+        """Send an answer, or an error of the kernel, to the running rank, unless the rank has been answered already."""
         mine = self._mine
         entry, mine.handled = mine.handled, None
         if entry is None or not entry.is_answered:
             message = None if entry is None else entry.message
             by_turns = self._me.rank.has_started_threads
             known = () if error is not None else mine.completions.brought_by(answer, message, by_turns=by_turns)
-            self._send(self._turn(answer, known, error))
+            mine.answer(self._turn(answer, known, error))
         elif not isinstance(answer, GoOn):
             mine.ran_too_far = True
 
-    def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> Turn:
+    def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> messages.Turn:
         run, me = self._kernel.run, self._me
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        return Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
+        return messages.Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
 
     def _move(self, move: Move) -> Answer:
         answer = self._kernel.reply(self._posted.move(move))
@@ -180,20 +159,15 @@ class Coordinator:
                 self._speculation.let_go_on(self._inboxes[rank])
         return answer
 
-    # --- messages -----------------------------------------------------------------------------------------------------
-
     @property
     def _me(self) -> Task:
         me = self._kernel.run.running
-        assert me is not None, "nobody has the baton"
+        assert me is not None, "no task has the baton"
         return me
 
     @property
     def _mine(self) -> Inbox:
         return self._inboxes[self._me.rank_number]
-
-    def _send(self, value: object) -> None:
-        self._mine.answer(value)
 
     def _serve(self) -> Answer:
         """Wait for messages of the running task, and handle them until the kernel gives an answer."""
@@ -212,47 +186,47 @@ class Coordinator:
     def _hear(self, mine: Inbox, entry: Entry) -> Answer | None:
         """Handle a message; return None if the task has another one to send."""
         message = entry.message
-        if isinstance(message, Ask):
+        if isinstance(message, messages.Ask):
             mine.handled = entry
             return self._ask(message.request)
-        if isinstance(message, Say):
+        if isinstance(message, messages.Say):
             mine.handled = entry
             return self._kernel.reply(message.reply)
-        if isinstance(message, Tell):
+        if isinstance(message, messages.Tell):
             self._kernel.handle(message.request)
-        elif isinstance(message, Post):
+        elif isinstance(message, messages.Post):
             self._post(message)
-        elif isinstance(message, AwaitTurn):
-            self._send(self._turn(GO_ON))
-        elif isinstance(message, CountTasks):
-            self._send(Count(self._kernel.run.started))
-        elif isinstance(message, Watch):
-            self._send(Seen(mine.completions.watch(message.handle)))
-        elif isinstance(message, GiveUpRequest):
+        elif isinstance(message, messages.AwaitTurn):
+            mine.answer(self._turn(GO_ON))
+        elif isinstance(message, messages.CountTasks):
+            mine.answer(self._kernel.run.started)
+        elif isinstance(message, messages.Watch):
+            mine.answer(messages.Seen(mine.completions.watch(message.handle)))
+        elif isinstance(message, messages.GiveUpRequest):
             self._kernel.drop()
-        elif isinstance(message, Broke):
+        elif isinstance(message, messages.Broke):
             self._break_off(message)
         return None
 
     def _rewind(self, mine: Inbox, entry: Entry) -> Answer | None:
         """Make a rank that has run too far leave its program, and drop the messages that it sent meanwhile."""
         message = entry.message
-        if isinstance(message, Broke):
+        if isinstance(message, messages.Broke):
             self._break_off(message)
         elif entry.is_answered:
             pass
-        elif isinstance(message, Ask) and isinstance(message.request, Finish):
+        elif isinstance(message, messages.Ask) and isinstance(message.request, Finish):
             mine.ran_too_far, mine.handled = False, entry
             return self._finish(Finish(Change.UNWIND))
-        elif isinstance(message, (Ask, Say, AwaitTurn)):
+        elif isinstance(message, (messages.Ask, messages.Say, messages.AwaitTurn)):
             mine.ran_too_far = False
-            if isinstance(message, Say):
+            if isinstance(message, messages.Say):
                 self._kernel.drop()
-            self._send(self._turn(UNWIND))
-        elif isinstance(message, CountTasks):
-            self._send(Count(0))
-        elif isinstance(message, Watch):
-            self._send(Seen(None))
+            mine.answer(self._turn(UNWIND))
+        elif isinstance(message, messages.CountTasks):
+            mine.answer(0)
+        elif isinstance(message, messages.Watch):
+            mine.answer(messages.Seen(None))
         return None
 
     def _ask(self, request: Request) -> Answer:
@@ -271,20 +245,20 @@ class Coordinator:
     def _finish(self, request: Finish) -> Answer:
         rank = self._me.rank
         answer = self._kernel.handle(request)
-        if rank.main.is_finished and len(rank.tasks) == 1:  # else there are threads of it to be unwound
+        if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
             self._inboxes[rank.rank].handled = None
-            self._inboxes[rank.rank].answer(Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
+            self._inboxes[rank.rank].answer(messages.Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
         return answer
 
-    def _post(self, message: Post) -> None:
+    def _post(self, message: messages.Post) -> None:
         me = self._me
         self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._move(answer)
-        # Anything else than GoOn its next request is answered by, too.
+        # An answer other than GoOn is also the answer to the rank's next request.
 
-    def _break_off(self, message: Broke) -> None:
+    def _break_off(self, message: messages.Broke) -> None:
         life = self._kernel.run.life
         if message.is_bug and isinstance(message.error, Exception):
             life.break_off_by_bug(message.error, self._me.rank_number)
@@ -305,8 +279,6 @@ class Coordinator:
         if self._kernel.run.life.phase is Phase.RUNNING:
             self.raisers.append(child.rank)
         return self._kernel.lose(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at))
-
-    # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _next_entry(self, mine: Inbox) -> Entry | None:
         """Return the next message of the running task's process; None if the process is gone."""
@@ -330,12 +302,7 @@ class Coordinator:
         self._desk.serve(inbox)
         if inbox.is_gone:
             self._poll.unregister(inbox.child.channel.fileno())
-        if inbox.child.rank == self._me.rank_number:
-            return
-        if inbox.is_lost:
-            self._lose(inbox)
-        else:
-            self._speculation.let_go_on(inbox)
+        self._leave_behind(inbox)
 
     def _heed_ctrl_c(self) -> None:
         """Unwind the ranks at the first Ctrl-C; kill them at the second one."""
@@ -363,7 +330,7 @@ class Coordinator:
                 child.kill()
             self._heed_ctrl_c()
         if child.ended is None:
-            self.lost[child.rank] = f"{child.how_it_ended()} before it could say what came of its program"
+            self.lost[child.rank] = f"{child.how_it_ended()} before it reported its result"
             has_returned = self._kernel.run.ranks[child.rank].main.state is State.RETURNED
             if has_returned and child.rank not in self.raisers:
                 self.raisers.append(child.rank)

@@ -19,20 +19,7 @@ from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, CannotError, T
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, Phase
-from ddpsim.simulator.rank_processes.debugger_messages import (
-    Closed,
-    DebuggerMessage,
-    Direct,
-    Look,
-    Looked,
-    Opened,
-    ReadLine,
-    Show,
-    Tell,
-    Told,
-    Typed,
-    VisitRank,
-)
+from ddpsim.simulator.rank_processes import debugger_messages
 from ddpsim.simulator.rank_processes.inbox import Inbox
 from ddpsim.simulator.runtime.call_sites import is_users_file
 from ddpsim.simulator.runtime.prompt_server import Streams, read_line, show
@@ -66,34 +53,34 @@ class DebuggerDesk:
             director.open_debugger = self.stop
         self._streams: Streams | None = None
 
-    def serve(self, inbox: Inbox) -> Looked | None:
+    def serve(self, inbox: Inbox) -> debugger_messages.Looked | None:
         """Serve the messages of a debugger in a rank, until its session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
-            if isinstance(message, Looked):
+            if isinstance(message, debugger_messages.Looked):
                 return message
             self._hear(inbox, message)
         return None
 
-    def _hear(self, inbox: Inbox, message: DebuggerMessage) -> None:
-        if isinstance(message, Opened):
+    def _hear(self, inbox: Inbox, message: debugger_messages.DebuggerMessage) -> None:
+        if isinstance(message, debugger_messages.Opened):
             self._clock.stop()
-        elif isinstance(message, Closed):
+        elif isinstance(message, debugger_messages.Closed):
             self._clock.go_on()
-        elif isinstance(message, Show):
+        elif isinstance(message, debugger_messages.Show):
             inbox.forward_output()
             show(message.text, self._terminal())
-        elif isinstance(message, ReadLine):
+        elif isinstance(message, debugger_messages.ReadLine):
             inbox.forward_output()
             inbox.answer(self._typed(message.text))
-        elif isinstance(message, Tell):
+        elif isinstance(message, debugger_messages.Tell):
             inbox.answer(self._told(inbox, message))
-        elif isinstance(message, VisitRank):
+        elif isinstance(message, debugger_messages.VisitRank):
             inbox.answer(self._visit(message.rank))
-        elif isinstance(message, Direct):
+        elif isinstance(message, debugger_messages.Direct):
             inbox.answer(self._direct(inbox.child.rank, message.command))
         elif isinstance(message, Breakpoints):
-            put(message)  # for the runs that come after this one, too
+            put(message)  # for later runs, too
             for other in self._inboxes:
                 if other is not inbox:
                     other.answer(message)
@@ -102,29 +89,25 @@ class DebuggerDesk:
     def _is_over(self) -> bool:
         return self._ctrl_c.is_pressed or self._kernel.run.life.phase is not Phase.RUNNING
 
-    # --- the terminal -------------------------------------------------------------------------------------------------
-
-    def _typed(self, text: str) -> Typed:
+    def _typed(self, text: str) -> debugger_messages.DebuggerReply:
         if self._is_over:
-            return Typed(None, is_over=True)
+            return debugger_messages.DebuggerReply(is_over=True)
         try:
             with self._ctrl_c.raising():
-                return Typed(self._read(text, self._terminal()))
+                return debugger_messages.DebuggerReply(self._read(text, self._terminal()))
         except EOFError:
-            return Typed(None)
+            return debugger_messages.DebuggerReply(None)
         except UsageError as error:
-            return Typed(None, problem=str(error))
-        except KeyboardInterrupt:  # which the coordinator heeds
-            return Typed(None, is_over=True)
+            return debugger_messages.DebuggerReply(problem=str(error))
+        except KeyboardInterrupt:  # the coordinator has counted it
+            return debugger_messages.DebuggerReply(is_over=True)
 
     def _terminal(self) -> Streams:
         if self._streams is None:
             self._streams = terminal_streams()
         return self._streams
 
-    # --- all ranks ----------------------------------------------------------------------------------------------------
-
-    def _told(self, inbox: Inbox, message: Tell) -> Told:
+    def _told(self, inbox: Inbox, message: debugger_messages.Tell) -> debugger_messages.DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
         if message.topic in _WITH_STACKS:
             stacks |= {
@@ -134,22 +117,20 @@ class DebuggerDesk:
             }
         view = view_of(self._kernel.run, inbox.child.rank, _places(stacks), stacks)
         try:
-            return Told(answer(message.topic, message.argument, view))
+            return debugger_messages.DebuggerReply(answer(message.topic, message.argument, view))
         except CannotError as error:
-            return Told(problem=str(error))
+            return debugger_messages.DebuggerReply(problem=str(error))
 
     def _has_program(self, inbox: Inbox) -> bool:
-        """True for a rank that has begun and has not ended."""
+        """Return whether the program of a rank has begun and not ended."""
         has_begun = inbox.handled is None or inbox.handled.message is not None
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
-
-    # --- other ranks --------------------------------------------------------------------------------------------------
 
     def _visit(self, rank: int) -> Visited | None:
         if problem := why_not_visited(self._kernel.run, rank, lambda: self._has_program(self._inboxes[rank])):
             return Visited(problem=problem)
         inbox = self._inboxes[rank]
-        inbox.answer(Look())
+        inbox.answer(debugger_messages.Look())
         while not inbox.is_gone:
             if select.select([inbox.child.channel], [], [], _VISIT_SECONDS)[0]:
                 inbox.read()
@@ -157,18 +138,18 @@ class DebuggerDesk:
                     return None if self._is_over else Visited(looked.then)
         return Visited(problem=f"the process of rank {rank} is gone")
 
-    # --- going on -----------------------------------------------------------------------------------------------------
-
-    def _direct(self, rank: int, command: str) -> Told:
+    def _direct(self, rank: int, command: str) -> debugger_messages.DebuggerReply:
         if self._director is None:
-            return Told(problem=NOT_DIRECTED.format(command.split()[0]))
+            return debugger_messages.DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
         try:
-            return Told(self._director.obey(command, rank, self._kernel.run, lambda: self._kernel.choices))
+            return debugger_messages.DebuggerReply(
+                self._director.obey(command, rank, self._kernel.run, lambda: self._kernel.choices)
+            )
         except CannotError as error:
-            return Told(problem=str(error))
+            return debugger_messages.DebuggerReply(problem=str(error))
         except GoBackError as error:
             self._kernel.run.life.break_off(error, rank)
-            return Told(is_over=True)
+            return debugger_messages.DebuggerReply(is_over=True)
 
     def stop(self, rank: int, header: str) -> None:
         """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""

@@ -1,4 +1,7 @@
-"""Messages between a debugger in a rank's process and the coordinator. None of them is a step of the run."""
+"""Messages between a debugger in a rank's process and the coordinator; none is a step of the run.
+
+The coordinator sends `Look` and `DebuggerReply`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from typing import NamedTuple
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
 from ddpsim.simulator.debugging.session_host import Topic
-
-# --- from a rank, not answered ----------------------------------------------------------------------------------------
 
 
 class Opened(NamedTuple):
@@ -25,27 +26,25 @@ class Show(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A visit to this rank has ended."""
+    """The debugger that `Look` has opened in this rank has ended."""
 
     then: str = ""
-
-
-# --- from a rank, answered --------------------------------------------------------------------------------------------
+    """The command that ended it, such as "rank 2"; "" to return to the rank that asked."""
 
 
 class ReadLine(NamedTuple):
-    """Show a text, the last line of which is a prompt, and read a line. Answered by `Typed`."""
+    """Show a text, the last line of which is a prompt, and read a line. Answered by `DebuggerReply`."""
 
     text: str
 
 
 class Tell(NamedTuple):
-    """Ask for information on all ranks. Answered by `Told`."""
+    """Ask for information on all ranks. Answered by `DebuggerReply`."""
 
     topic: Topic
     argument: str
     stack: str
-    """Where the rank stands itself."""
+    """The stack of the rank that asks."""
 
 
 class VisitRank(NamedTuple):
@@ -55,37 +54,25 @@ class VisitRank(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """Choose how the run continues. Answered by `Told`."""
+    """Choose how the run continues. Answered by `DebuggerReply`."""
 
     command: str
 
 
 DebuggerMessage = Opened | Closed | Show | Looked | ReadLine | Tell | VisitRank | Direct | Breakpoints
-"""`Breakpoints`, which are not answered, are to hold in all ranks."""
-
-
-# --- from the coordinator ---------------------------------------------------------------------------------------------
+"""All messages of a debugger; `Breakpoints` are set in all ranks, and not answered."""
 
 
 class Look(NamedTuple):
-    """Sent before the answer that the rank waits for: open a debugger in it. The answer follows later."""
+    """Open a debugger in a rank that waits for an answer; the answer follows later."""
 
 
-class Typed(NamedTuple):
-    """The line that was typed; None at the end of the input."""
+class DebuggerReply(NamedTuple):
+    """The answer to a debugger: a line that the user typed, or information."""
 
-    line: str | None
-    is_over: bool = False
-    """The run ends: leave the program."""
+    text: str | None = ""
+    """The text; None at the end of the input."""
     problem: str = ""
-    """Why nobody can type."""
-
-
-class Told(NamedTuple):
-    """The information that was asked for."""
-
-    text: str = ""
-    problem: str = ""
-    """Why it cannot be had."""
+    """The error message, if there is no text."""
     is_over: bool = False
     """The run ends: leave the program."""

@@ -1,9 +1,8 @@
 """Detects processes that are not ranks and create a process group: undetected, they would communicate over real gloo.
 
-Processes that a rank or a launcher starts are watched in two ways. A forked process inherits replaced functions, so
-torch's own function that creates a group refuses there. A new Python (`spawn`, `subprocess`, loky) finds
-`in_children/sitecustomize.py` by its environment, which does the same once torch is imported. Both report to the
-coordinator, by a socket that has a name and no file, and the coordinator ends the run with a message.
+A forked process of a rank or launcher inherits a replaced torch function, which raises instead of creating a group. A
+new Python (`spawn`, `subprocess`, loky) imports `in_children/sitecustomize.py` because of its environment, which
+replaces the same function. Both report to a socket of the coordinator, which ends the run with the message.
 
 Not noticed: a Python that ignores its environment (`python -I`), and one that is given another environment.
 """
@@ -27,7 +26,7 @@ _MOST_BYTES = 1 << 12
 
 
 class ExternalProcesses:
-    """Receives the reports of such processes, for one run."""
+    """Receives the reports of processes that are not ranks and create a process group, for one run."""
 
     def __init__(self) -> None:
         """Open the socket. Raises OSError if the system has no file descriptors left."""
@@ -36,7 +35,7 @@ class ExternalProcesses:
         self._socket.bind(f"\0{self.address}")
 
     def check(self) -> None:
-        """Raise UsageError with the report of such a process, if there is one."""
+        """Raise UsageError if a process has reported."""
         with suppress(BlockingIOError):
             raise UsageError(self._socket.recv(_MOST_BYTES).decode())
 
@@ -46,7 +45,7 @@ class ExternalProcesses:
 
 
 def watch_children(address: str, who: str) -> None:
-    """In a rank or a launcher: watch the processes that it starts from now on."""
+    """In a rank or a launcher: detect process groups in the Pythons that it starts."""
     if not address:
         return
     os.environ[in_children.NAME] = f"{address} {who}"
@@ -56,7 +55,7 @@ def watch_children(address: str, who: str) -> None:
 
 
 def refuse_groups_in_forks() -> None:
-    """In a rank or a launcher: refuse process groups in the processes that it forks."""
+    """In a rank or a launcher: make the creation of process groups raise in its forks."""
     Replaced().replace(distributed_c10d, "_new_process_group_helper", partial(_only_in, os.getpid()))
 
 

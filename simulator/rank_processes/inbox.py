@@ -1,41 +1,59 @@
-"""The queue of a rank's messages that are not handled yet."""
+"""The state that the coordinator keeps for each rank: unhandled messages, results that the rank lacks, calls to move.
+
+Note [Results that an answer carries]. A rank that speculates is answered before the kernel has reached its request, so
+the results in an answer must not depend on the time of sending. If no future depends on a completion, the rank sees it
+only in its tensors, which it may use again after the wait. So an answer to a wait carries the results that the rank
+waited for, and all that were complete before them. An answer before a call carries none. Other answers are sent only
+while the rank has the baton, and carry all that the kernel would have delivered by then. If a future that the program
+can see depends on a completion, the result is delivered where the kernel says, and until then the rank does not
+speculate.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
 
-from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.completions import Completions
-from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    CountTasks,
-    Ended,
-    Exits,
-    Message,
-    Say,
-    Watch,
-    Written,
+from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.kernel.answers import Answer, Deliver, GoOn, Move
+from ddpsim.simulator.kernel.requests import (
+    BeginCall,
+    Block,
+    Checkpoint,
+    IsComplete,
+    Moved,
+    Poll,
+    Sleep,
+    StoreOperation,
+    WaitFor,
 )
+from ddpsim.simulator.rank_processes import messages
+from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
+from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
+from ddpsim.simulator.transport.payload import Payload
 
-_WAITING = (Ask, Say, AwaitTurn, CountTasks, Watch)
-"""After these a rank waits for an answer."""
+MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
+"""The function `move` of a transport."""
+
+_WAITING = (messages.Ask, messages.Say, messages.AwaitTurn, messages.CountTasks, messages.Watch)
+"""The messages after which a rank waits for an answer."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A message, and how far it is handled."""
+    """A message in a queue."""
 
-    __slots__ = ("is_answered", "message", "written")
-
-    def __init__(self, message: Message | None, written: Written, *, is_answered: bool = False) -> None:
-        self.message = message
-        """None stands for the beginning of the rank."""
-        self.written = written
-        self.is_answered = is_answered
-        """The rank knows already what the kernel is going to say."""
+    message: messages.Message | None
+    """The message; None for the beginning of the rank."""
+    written: messages.Written
+    is_answered: bool = False
+    """True if the rank has received its answer before the kernel has given it."""
 
 
 class Inbox:
@@ -45,17 +63,16 @@ class Inbox:
         self.child = child
         self.completions = Completions()
         self.last_posted = 0
-        """The handle of the latest call that the kernel has."""
+        """The handle of the rank's latest call in the kernel."""
         self.entries: deque[Entry] = deque()
-        """In the order in which they were said."""
         self.debugger: deque[DebuggerMessage] = deque()
-        """What a debugger in the rank has said, which is served at once."""
-        self.handled: Entry | None = Entry(None, Written(0, 0))
-        """What the kernel serves, until it has said all that ends it."""
+        """The messages of a debugger in the rank, which are served at once."""
+        self.handled: Entry | None = Entry(None, messages.Written(0, 0))
+        """The message that the kernel serves, until its last answer."""
         self.is_gone = False
-        """Its process is; what it has said before is served all the same."""
+        """The process has ended; its earlier messages are still served."""
         self.ran_too_far = False
-        """It ran ahead on a way that it would not have gone: nobody hears what it says until it is told to leave."""
+        """The rank has computed past the point where the run stops: its messages are dropped until it leaves."""
 
     def read(self) -> None:
         """Read the messages that have arrived, or notice that the channel is closed."""
@@ -64,11 +81,11 @@ class Inbox:
             channel.read()
         except EOFError:
             self.is_gone = True
-        while (said := channel.take()) is not None:
-            message, written = said
-            if isinstance(message, Ended):  # for later questions on how the rank ended
+        while (received := channel.take()) is not None:
+            message, written = received
+            if isinstance(message, messages.Ended):
                 self.child.ended = message
-            elif isinstance(message, Exits):
+            elif isinstance(message, messages.Exits):
                 self.child.exited_at = message.site
             elif isinstance(message, DebuggerMessage):
                 self.debugger.append(message)
@@ -87,10 +104,10 @@ class Inbox:
         """True if the rank's process is gone, and none of its messages is left to handle."""
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
 
-    def forward_output(self, until: Written | None = None) -> None:
+    def forward_output(self, until: messages.Written | None = None) -> None:
         """Copy the rank's output to the caller's own streams, all of it or up to `until`."""
         if self.ran_too_far:
-            self.child.skip_output(until or Written(0, 0))
+            self.child.skip_output(until or messages.Written(0, 0))
             return
         for stream, text in zip((sys.stdout, sys.stderr), self.child.new_output(until), strict=True):
             if text and not stream.closed:
@@ -98,7 +115,127 @@ class Inbox:
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 stream.flush()
 
-    def answer(self, turn: object) -> None:
+    def answer(self, value: object) -> None:
         """Send a value to the rank."""
-        with suppress(OSError):  # it is gone, which is noticed when its next message is read
-            self.child.channel.send(turn)
+        with suppress(OSError):  # the rank is gone, which is noticed when its next message is read
+            self.child.channel.send(value)
+
+
+@dataclass(slots=True, eq=False)
+class _Posted:
+    """A call that a rank has made, in the form that a transport needs."""
+
+    call: Call
+    parcel: Parcel
+    payload: Payload | None = None
+    """The tensors in shared memory, set while they are moved."""
+
+
+class PostedCalls:
+    """The calls of all ranks whose data has not moved yet."""
+
+    def __init__(self, inboxes: Sequence[Inbox], move_data: MoveData) -> None:
+        self._inboxes = inboxes
+        self._move_data = move_data
+        self._posted: dict[tuple[int, int], _Posted] = {}
+        """The calls by rank and handle."""
+
+    def add(self, rank: int, handle: int, call: Call, parcel: Parcel) -> None:
+        """Record a call that a rank has made."""
+        self._posted[rank, handle] = _Posted(call, parcel)
+        self._inboxes[rank].last_posted = handle
+
+    def move(self, move: Move) -> Moved:
+        """Move the data of a complete call, and record the result for each rank."""
+        posted = [self._posted.pop(name) for name in move.calls]
+        for (rank, _), each in zip(move.calls, posted, strict=True):
+            each.payload = self._inboxes[rank].child.arena.unpack(each.parcel)
+        error = self._move_data(move.signature, posted, move.members)
+        first = posted[0].call
+        is_message = first.peer is not None
+        for (rank, handle), each in zip(move.calls, posted, strict=True):
+            assert each.payload is not None
+            outcome = messages.Outcome(
+                error and copy(error),
+                first.rank if is_message else None,
+                move.members if is_message else (),
+                left_over(each.payload),
+            )
+            self._inboxes[rank].completions.add(handle, outcome)
+        return Moved(None if error is None else str(error))
+
+
+Known = tuple[tuple[int, messages.Outcome], ...]
+"""Results that an answer carries, by the handle of the call."""
+
+_IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
+"""Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
+
+_ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
+"""Requests that may be answered before the rank has the baton."""
+
+
+class Completions:
+    """The results that one rank has not received yet."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[int, messages.Outcome] = {}
+        """The results that the rank has not received, by handle, in the order in which calls completed."""
+        self._due: set[int] = set()
+        """The handles of results that the kernel would have delivered by now."""
+        self.watched: set[int] = set()
+        """The handles of undelivered calls on which a future depends."""
+
+    def add(self, handle: int, outcome: messages.Outcome) -> None:
+        """Record the result of a call that is complete."""
+        self._outcomes[handle] = outcome
+
+    def watch(self, handle: int) -> messages.Outcome | None:
+        """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
+        if handle in self._due:
+            self._due.remove(handle)
+            return self._outcomes.pop(handle)
+        self.watched.add(handle)
+        return None
+
+    def postpone(self, handle: int) -> None:
+        """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
+        if handle in self._outcomes:
+            self._due.add(handle)
+
+    def brought_by(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
+        """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
+        if isinstance(answer, Deliver):
+            return self.deliver(answer.handle)
+        if message is None or isinstance(message, messages.Say):
+            return self.all_due()
+        request = message.request if isinstance(message, messages.Ask) else None
+        if isinstance(request, _IN_TURN):
+            return self.all_due()
+        if self.watched or by_turns:
+            return self.all_due() if isinstance(request, _ALSO_BEFORE) else ()
+        if not isinstance(request, WaitFor):
+            return ()
+        return self.up_to(request.handles) if isinstance(answer, GoOn) and answer.value else self.all_due()
+
+    def deliver(self, handle: int) -> Known:
+        """The kernel delivers a call: return the results that were due before, then the result of this call."""
+        return (*self.all_due(), *self._taken([handle]))
+
+    def all_due(self) -> Known:
+        """Return the results that the kernel would have delivered by now."""
+        return self._taken([handle for handle in self._outcomes if handle in self._due])
+
+    def up_to(self, waited: Sequence[int]) -> Known:
+        """Return the results that a rank waited for, and all that were complete before them."""
+        known = list(self._outcomes)
+        last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
+        return self._taken(known[: last + 1])
+
+    def _taken(self, handles: Iterable[int]) -> Known:
+        taken = []
+        for handle in handles:
+            self._due.discard(handle)
+            self.watched.discard(handle)
+            taken.append((handle, self._outcomes.pop(handle)))
+        return tuple(taken)

@@ -7,6 +7,9 @@ rank has written by then (`rank_channel.py`).
 
 from __future__ import annotations
 
+import io
+import pickle
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
@@ -33,11 +36,11 @@ class Say(NamedTuple):
 
 
 class AwaitTurn(NamedTuple):
-    """The rank, which may speculate, waits until it has the baton."""
+    """Wait for the baton (the right to run), in a rank that may compute without it."""
 
 
 class CountTasks(NamedTuple):
-    """Asks for the number of the next thread that is started."""
+    """Ask for the number of the next thread that is started. Answered by that number."""
 
 
 class Watch(NamedTuple):
@@ -50,7 +53,7 @@ class Watch(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A request whose answer carries nothing (`UNANSWERED`)."""
+    """A request that has no answer (`UNANSWERED`)."""
 
     request: Request
 
@@ -64,7 +67,7 @@ class Post(NamedTuple):
 
 
 class GiveUpRequest(NamedTuple):
-    """The rank could not do what the last answer asked for."""
+    """The rank gives up its request, because it cannot carry out the last answer."""
 
 
 class Broke(NamedTuple):
@@ -78,15 +81,15 @@ class Ended(NamedTuple):
     """The result of a rank."""
 
     value: bytes
-    """What its program returned, pickled; b"" for None."""
+    """The return value of its program, pickled; b"" for None."""
     error: bytes
-    """What it raised, pickled; b"" if it did not."""
+    """The exception of its program, pickled; b"" if it did not raise."""
     raised: Raised | None
     thread_errors: tuple[ThreadError, ...]
-    """Of threads that it started, each kind once."""
+    """The errors of threads that the rank started, each kind once."""
     has_poisoned: bool
     leaving: Raised | None = None
-    """What was on its way out of it when the run ended."""
+    """The exception that was leaving the program when the run ended."""
 
 
 class Exits(NamedTuple):
@@ -99,7 +102,7 @@ Message = Ask | Say | AwaitTurn | CountTasks | Watch | Tell | Post | GiveUpReque
 
 
 class Written(NamedTuple):
-    """How much a rank has written to its standard output and error."""
+    """The numbers of bytes that a rank has written to its standard output and error."""
 
     output: int
     errors: int
@@ -113,38 +116,83 @@ class Outcome(NamedTuple):
 
     error: Exception | None
     source: int | None
-    """Who sent the message, of a receive."""
+    """For a receive: the sender's global rank."""
     members: tuple[int, ...]
-    """The global ranks of its group."""
     left: Any = None
-    """Tensors that have no place in the shared memory, pickled: by the index of the output; what was gathered as -1."""
+    """Output tensors that are not in shared memory, by the index of the output; -1 for a gathered tensor."""
 
 
 class Turn(NamedTuple):
     """Tells a thread of the rank to continue."""
 
     number: int | None
-    """Its number; None for a rank that is over: it makes no request any more."""
+    """The number of the thread; None if the rank has ended."""
     answer: Answer
     steps: int
     is_stopping: bool
     states: tuple[tuple[int, State], ...] = ()
-    """Where the rank's threads stand, if it has started any."""
+    """The states of the rank's threads by number, if it has started any."""
     outcomes: tuple[tuple[int, Outcome], ...] = ()
-    """What came of calls that the rank learns of now, by handle; of the one that the answer delivers last."""
+    """The results that the rank receives now, by handle; that of a call which the answer delivers is the last."""
     error: Exception | None = None
-    """In the place of an answer: what the kernel raised."""
+    """The exception of the kernel, instead of an answer."""
     is_speculative: bool = False
-    """The rank goes on before it has the baton: what it asks for is served in its turn."""
-
-
-class Count(NamedTuple):
-    """The number of the next thread."""
-
-    number: int
+    """The rank continues without the baton; its requests are served when it has it."""
 
 
 class Seen(NamedTuple):
-    """The result of a call, if its rank should have it by now."""
+    """The result of a call; None if the rank may not have it yet."""
 
     outcome: Outcome | None
+
+
+def packed(value: Any) -> bytes:
+    """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
+
+    A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
+    class from before the fork has the same address in both processes. `unpacked` accepts only classes that it has.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Unpickle a value. Raises pickle's error if a class or function is missing here."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, type) or _can_be_found(value):
+            return None
+        return id(value), value.__qualname__
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, named: Any) -> Any:
+        place, name = named
+        for each in _classes(object):
+            if id(each) == place and each.__qualname__ == name:
+                return each
+        raise pickle.UnpicklingError(f"class {name} was made after the ranks were forked")
+
+
+def _can_be_found(value: type) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _classes(root: type) -> Iterator[type]:
+    seen: set[type] = {root}
+    todo = [root]
+    while todo:
+        subclasses: list[type] = type.__subclasses__(todo.pop())
+        for each in subclasses:
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+                yield each

@@ -1,4 +1,4 @@
-"""Turns a forked process into the own process of a rank or launcher, and does what Python does at its end."""
+"""Prepares a forked process to be that of a rank or launcher, and ends it as Python ends."""
 
 from __future__ import annotations
 
@@ -26,38 +26,34 @@ from typing import Any
 import torch
 
 from ddpsim.simulator.rank_processes.process_config import RankConfig
+from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED, unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1
 
-MASTER_PORT = 29_500
-"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
-
 _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
-"""The modules of executors whose workers are processes."""
+"""The modules of executors that start processes."""
 
 
 def make_own_process(rank_config: RankConfig) -> None:
-    """Release what the coordinator has open, and make sure that this process ends if the coordinator is killed."""
+    """Release the coordinator's resources, set up streams and environment, and end with the coordinator."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != rank_config.common.coordinator:  # the coordinator was killed in between
+    if os.getppid() != rank_config.common.coordinator:  # the coordinator has been killed already
         os._exit(1)
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.register_at_fork(after_in_child=rank_config.channel.close)  # what the rank forks is not the rank
+    os.register_at_fork(after_in_child=rank_config.channel.close)  # forks of the rank must not use its channel
     _forget_what_the_caller_left_for_its_end()
     _read_from(os.devnull)
     for number, name, file in ((1, "stdout", rank_config.files.output), (2, "stderr", rank_config.files.errors)):
-        fcntl.fcntl(
-            file, fcntl.F_SETFL, os.O_APPEND
-        )  # a program that opens /dev/stdout by name begins at the start of the file
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # a program may open /dev/stdout by name, which writes at 0
         os.dup2(file, number)
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    faulthandler.enable(sys.stderr)  # where native code crashes, it says where
+    faulthandler.enable(sys.stderr)  # reports crashes of native code
     torch.set_num_threads(1)
     gc.enable()
     if rank_config.common.is_program:
@@ -76,7 +72,7 @@ def _forget_what_the_caller_left_for_its_end() -> None:
     atexit._clear()
     finalize: Any = weakref.finalize
     finalize._registry.clear()
-    finalize._registered_with_atexit = False  # the next one registers again
+    finalize._registered_with_atexit = False  # later finalizers register again
     process: Any = multiprocessing.process
     process._children = set()
     util: Any = multiprocessing.util
@@ -101,7 +97,7 @@ def _forget_the_callers_settings() -> None:
     if not sys.warnoptions:
         filters: Any = warnings.filters
         filters[:] = [each for each in filters if each[0] != "error"]
-        warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
+        warnings.simplefilter("default", UserWarning, append=True)  # resets the caches of `warnings`
 
 
 def _seed(rank_config: RankConfig) -> None:
@@ -116,20 +112,19 @@ def _seed(rank_config: RankConfig) -> None:
 
 
 def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
-    """Return the environment of a function's rank, equal to that of ranks that are threads: rank and world size."""
+    """Return the environment variables of a function's rank, equal to those of ranks that are threads."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(MASTER_PORT),
+        "MASTER_PORT": MASTER_PORT,
     }
 
 
 def environment(rank: int, world_size: int) -> dict[str, str]:
-    """Return the variables that torchrun sets on one node
-    (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """Return the environment variables that torchrun sets on one node (torch's local_elastic_agent.py)."""
     return {
         **environment_of_function(rank, world_size),
         "GROUP_RANK": "0",
@@ -145,27 +140,21 @@ def environment(rank: int, world_size: int) -> dict[str, str]:
     }
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
-
-
 def end_executors_of_processes() -> None:
-    """Do what Python does before it runs exit handlers; threads of the simulation have ended already."""
+    """End executors that have processes, as Python does before it runs exit handlers."""
     register: Any = threading
     for call in reversed(register._threading_atexits):
-        if _registered(call).__module__.startswith(_OF_PROCESSES):
+        # The function is in a partial or, from Python 3.13 on, in a closure.
+        function: Any = call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
+        if function.__module__.startswith(_OF_PROCESSES):
             call()
 
 
-def _registered(call: Any) -> Any:
-    """Return the function of an exit handler: it is in a partial function, from Python 3.13 on in a closure."""
-    return call.func if isinstance(call, partial) else getclosurevars(call).nonlocals.get("func", call)
-
-
 def flush(*, has_own_files: bool = False) -> None:
-    """Flush the streams of the process, and its own files, which Python closes at its end."""
-    # Those that are from before the fork are frozen: what the coordinator has not written yet is its own to write.
+    """Flush the streams of the process, and the files that it has opened, which Python would close at its end."""
+    # gc skips objects from before the fork, which are frozen: the coordinator flushes its own files.
     everything = gc.get_objects() if has_own_files else []
-    own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would ask what a proxy is for
+    own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would resolve a proxy
     for stream in (sys.stdout, sys.stderr, *own):
-        with suppress(Exception):  # the program may have closed it, or put its own there
+        with suppress(Exception):  # the program may have closed or replaced it
             stream.flush()

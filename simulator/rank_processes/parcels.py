@@ -1,11 +1,12 @@
 """Tensors in transit: a rank copies what it passes to a call into memory that the coordinator shares.
 
-Each rank has an arena, a sparse file in memory that is mapped before the rank is forked, so pages cost only where they
-are used. An arena is emptied when no call of its rank is open any more. Tensors that are not strided travel pickled.
+Each rank has an arena: memory that it shares with the coordinator, mapped before the fork. Only used pages take memory.
+An arena is cleared when its rank has no open call. Tensors that are not strided are pickled.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from contextlib import suppress
@@ -18,17 +19,17 @@ from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 
 ARENA_BYTES = 1 << 36
-"""How much a rank may have under way at once; address space, not memory."""
+"""The size of an arena: address space, not memory."""
 
 _ALIGNMENT = 64
 _KEPT_BYTES = 1 << 24
-"""So much of an arena stays in memory when nothing is under way."""
+"""The part of an arena that keeps its memory when it is cleared."""
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class Piece(NamedTuple):
-    """The place of a tensor in an arena, where it is contiguous."""
+    """The place of a contiguous tensor in an arena, the shared memory of a rank."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -48,10 +49,10 @@ class Parcel(NamedTuple):
 
 
 class Arena:
-    """The memory that one rank shares with the coordinator. Made before the fork; the rank fills it, both read it."""
+    """The memory that one rank shares with the coordinator. The rank fills it, and both read it."""
 
     def __init__(self, size: int = ARENA_BYTES, *, file: int | None = None) -> None:
-        """Map the arena, in `file` if one is given. Raises OSError if the system has no address space left."""
+        """Map the shared memory, in `file` if given. Raises OSError if the system has no address space left."""
         if file is None:
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         else:
@@ -78,7 +79,7 @@ class Arena:
         size = tensor.numel() * tensor.element_size()
         if self._top + size > self._size:
             raise MemoryError(
-                f"the tensors that this rank has under way need more than {self._size} bytes: wait for some first"
+                f"the tensors of this rank's open calls need more than {self._size} bytes: wait for some calls first"
             )
         piece = Piece(tensor.dtype, tuple(tensor.shape), self._top)
         self._top += -(-size // _ALIGNMENT) * _ALIGNMENT
@@ -89,17 +90,13 @@ class Arena:
         if isinstance(piece, Tensor):
             return piece
         dtype, shape, offset = piece
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
 
-    # --- parcels ------------------------------------------------------------------------------------------------------
-
     def pack(self, payload: Payload) -> Parcel:
-        """Copy the tensors that a rank passes to a call."""
+        """Copy the tensors that a rank passes to a call into the shared memory."""
         with torch.no_grad():
             inputs = tuple([self._put(tensor) for tensor in payload.inputs])
             if payload.outputs is payload.inputs:
@@ -116,13 +113,13 @@ class Arena:
         return piece
 
     def unpack(self, parcel: Parcel) -> Payload:
-        """Return the tensors that a rank passes to a call, as the coordinator's tensors."""
+        """Return the tensors that `pack` has copied, as views of the shared memory."""
         inputs = [self.view(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.view(piece) for piece in parcel.outputs]
         return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
 
     def take(self, payload: Payload, parcel: Parcel, left: Any) -> None:
-        """Copy the result of a call into the rank's own tensors, as a backend writes memory."""
+        """Copy the result of a call into the rank's tensors, as a backend writes memory."""
         pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
         left = left or {}
         with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
@@ -136,7 +133,7 @@ _GATHERED = -1
 
 
 def left_over(payload: Payload) -> dict[int, Tensor] | None:
-    """Return those of the coordinator's tensors of a call that lie in no arena."""
+    """Return the output tensors of a call that are not in shared memory, by index; None if there are none."""
     left = {index: tensor for index, tensor in enumerate(payload.outputs) if tensor.layout is not torch.strided}
     if payload.gathered:
         left[_GATHERED] = payload.gathered[0]

@@ -39,14 +39,12 @@ class ProcessConfig(NamedTuple):
     """The program has forked its ranks, so they keep its settings."""
     start: Start = Start(is_alike=True)
     preload: tuple[str, ...] = ()
-    """Modules that are imported before the ranks of a program are forked."""
     poisons: bool = False
     """Output buffers are filled with NaN until their call is waited for."""
     semantics: BackendSemantics = GLOO
     debugs_rank: int | None = None
     """The rank that a debugger stops at its first line."""
     breakpoints: Breakpoints = Breakpoints()
-    """The breakpoints of earlier runs."""
 
 
 def sent(config: ProcessConfig) -> dict[str, Any]:

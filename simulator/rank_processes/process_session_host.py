@@ -1,4 +1,4 @@
-"""Connects a debugger in a rank's process to the coordinator, which has the terminal and knows the other ranks."""
+"""Connects a debugger in a rank's process to the coordinator, which has the terminal and all other ranks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,7 @@ from ddpsim.simulator.debugging.late_pdb import made_for
 from ddpsim.simulator.debugging.session_host import CannotError, Topic, Visited
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.rank_processes.debugger_messages import (
-    Closed,
-    Direct,
-    Look,
-    Looked,
-    Opened,
-    ReadLine,
-    Show,
-    Tell,
-    Told,
-    Typed,
-    VisitRank,
-)
+from ddpsim.simulator.rank_processes import debugger_messages
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.runtime.call_sites import stack_text
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
@@ -34,18 +22,17 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class ProcessSessionHost:
-    """The connection of one rank."""
+    """The connection of one rank's debuggers to the coordinator."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
-        """`await_turn` waits until the rank has the baton, if it may run ahead."""
+        """`await_turn` waits until the rank has the baton (the right to run), if it may compute without it."""
         self._host = host
         self._own_channel = channel
         self._await_turn = await_turn
         self._frame: FrameType | None = None
-        """Where a debugger has the word: the frames above are its own."""
+        """The frame at which a debugger is open; frames above it belong to the debugger."""
         self._is_visited = False
         self._breakpoints = Breakpoints()
-        """Those that hold in all ranks."""
         self._process = os.getpid()
 
     def who(self) -> str:
@@ -59,13 +46,12 @@ class ProcessSessionHost:
 
     def _me(self) -> RankThread | None:
         running = self._host.baton.running
-        return (
-            running if running is not None and running.ident == get_ident() and os.getpid() == self._process else None
-        )
+        is_here = running is not None and running.ident == get_ident() and os.getpid() == self._process
+        return running if is_here else None
 
     @contextmanager
     def opened(self, frame: FrameType | None) -> Iterator[None]:
-        """While a debugger has the word, in which nothing communicates."""
+        """Mark a debugger as open in the `with` block, in which the program cannot communicate."""
         me = self._me()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
@@ -73,75 +59,66 @@ class ProcessSessionHost:
         if not self._is_visited:
             self._await_turn()
         asker, me.asker, self._frame = me.asker, 0, frame
-        self._own_channel.send(Opened())
+        self._own_channel.send(debugger_messages.Opened())
         try:
             with self._host.prompt_server.opened():
                 yield
         finally:
             me.asker, self._frame = asker, None
-            self._own_channel.send(Closed())
+            self._own_channel.send(debugger_messages.Closed())
 
     def read(self, text: str, streams: tuple[Any, Any]) -> str:
         """Have the coordinator read a line."""
-        typed: Typed = self._own_channel.exchange(ReadLine(text))
-        self._check(is_over=typed.is_over)
-        if typed.problem:
-            raise UsageError(typed.problem)
-        if typed.line is None:
+        reply: debugger_messages.DebuggerReply = self._own_channel.exchange(debugger_messages.ReadLine(text))
+        self._check(is_over=reply.is_over)
+        if reply.problem:
+            raise UsageError(reply.problem)
+        if reply.text is None:
             raise EOFError
-        return typed.line
+        return reply.text
 
     def show(self, text: str, streams: tuple[Any, Any]) -> None:
         """Have the coordinator show a text."""
-        self._own_channel.send(Show(text))
+        self._own_channel.send(debugger_messages.Show(text))
 
     def _check(self, *, is_over: bool) -> None:
         if is_over:
             self._host.kernel.run.life.stop(Ending.INTERRUPTED)
             raise RankUnwound
 
-    # --- all ranks ----------------------------------------------------------------------------------------------------
-
     def tell(self, topic: Topic, argument: str) -> str:
         """Return information on all ranks."""
-        return self._told(Tell(topic, argument, stack_text(self._frame)))
+        return self._told(debugger_messages.Tell(topic, argument, stack_text(self._frame)))
 
-    def _told(self, asked: Tell | Direct) -> str:
-        told: Told = self._own_channel.exchange(asked)
-        self._check(is_over=told.is_over)
-        if told.problem:
-            raise CannotError(told.problem)
-        return told.text
-
-    # --- other ranks --------------------------------------------------------------------------------------------------
+    def _told(self, asked: debugger_messages.Tell | debugger_messages.Direct) -> str:
+        reply: debugger_messages.DebuggerReply = self._own_channel.exchange(asked)
+        self._check(is_over=reply.is_over)
+        if reply.problem:
+            raise CannotError(reply.problem)
+        return reply.text or ""
 
     def visit(self, rank: int) -> Visited:
         """Open a debugger in another rank, in its process."""
-        visited: Visited | None = self._own_channel.exchange(VisitRank(rank))
+        visited: Visited | None = self._own_channel.exchange(debugger_messages.VisitRank(rank))
         self._check(is_over=visited is None)
         return visited or Visited()
 
-    def heed(self, asked: Look | Breakpoints) -> None:
+    def heed(self, asked: debugger_messages.Look | Breakpoints) -> None:
         """Serve a debugger in another rank, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             put(asked)
             self._breakpoints = asked
             self._heed_breakpoints()
-        else:
-            self._be_visited()
-
-    def _be_visited(self) -> None:
+            return
         then = ""
         self._is_visited = True
         try:
             then = made_for(self)().look()
-        except RankUnwound:  # the answer that the rank waits for says so, too
+        except RankUnwound:  # the answer that the rank waits for repeats that
             pass
         finally:
             self._is_visited = False
-            self._own_channel.send(Looked(then))
-
-    # --- breakpoints --------------------------------------------------------------------------------------------------
+            self._own_channel.send(debugger_messages.Looked(then))
 
     def share_breakpoints(self) -> None:
         """Set the breakpoints of this process in all ranks."""
@@ -151,17 +128,15 @@ class ProcessSessionHost:
             self._heed_breakpoints()
 
     def _heed_breakpoints(self) -> None:
-        """In the thread that runs the program; it sleeps if another one is here."""
+        """Set the breakpoints in the program's main thread, too, which sleeps if another thread runs here."""
         main, heed = self._host.ranks[0].main, made_for(self).heed_breakpoints
         if main.ident != get_ident() and not main.is_finished:
             main.have_done(heed)
         heed()
 
-    # --- going on -----------------------------------------------------------------------------------------------------
-
     def direct(self, command: str) -> str:
         """Choose how the run continues."""
-        return self._told(Direct(command))
+        return self._told(debugger_messages.Direct(command))
 
     def begin(self) -> None:
         """Stop at the first line of the program."""

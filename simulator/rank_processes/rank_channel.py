@@ -1,4 +1,4 @@
-"""A rank's end of its channel: used by its own process alone, and by one exchange at a time."""
+"""A rank's end of its channel: only the rank's process uses it, for one exchange at a time."""
 
 from __future__ import annotations
 
@@ -31,19 +31,16 @@ class RankChannel:
         self._files = files
         self._process = os.getpid()
         self.heed_debugger: Callable[[Look | Breakpoints], None] | None = None
-        """Does what a debugger in another rank asks for, while this one waits for something."""
+        """Serves a debugger in another rank, while this rank waits for an answer."""
         self.is_in_use = False
-        """Something is being said, or its answer is awaited: what that needs of Python may import a module.
-
-        Whoever left it then would leave the answer to what it says next.
-        """
+        """True during an exchange. Leaving the program then would give its answer to the next exchange."""
 
     def send(self, value: Any) -> None:
         """Send a message that is not answered."""
         if os.getpid() != self._process:
             line = (
-                f"a process that rank {self._rank} has forked communicates, expected the rank alone: "
-                "communicate in the rank, or make the process a rank of its own (mp.spawn)"
+                f"a process that rank {self._rank} has forked communicates, expected only the rank to: "
+                "communicate in the rank, or start the process as a rank (mp.spawn)"
             )
             in_children.tell(line)
             raise UsageError(line)
@@ -56,16 +53,16 @@ class RankChannel:
     def _written(self) -> Written:
         try:
             return Written(*[os.lseek(file, 0, os.SEEK_CUR) for file in (self._files.output, self._files.errors)])
-        except OSError:  # the program has closed whatever was open
+        except OSError:  # the program has closed its streams
             return _ALL
 
     def receive(self) -> Any:
-        """Wait for a message of the coordinator; if the coordinator is gone, the rank ends."""
+        """Wait for a message of the coordinator; end the rank if the coordinator is gone."""
         before, self.is_in_use = self.is_in_use, True
         try:
-            while isinstance(said := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
-                self.heed_debugger(said)
-            return said
+            while isinstance(value := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
+                self.heed_debugger(value)
+            return value
         except EOFError:
             os._exit(1)
         finally:
@@ -73,7 +70,7 @@ class RankChannel:
 
     def exchange(self, value: Any) -> Any:
         """Send a message, and wait for the answer."""
-        before, self.is_in_use = self.is_in_use, True  # also from one to the other
+        before, self.is_in_use = self.is_in_use, True  # also between the two
         try:
             self.send(value)
             return self.receive()
@@ -82,24 +79,24 @@ class RankChannel:
 
 
 class Signals:
-    """Holds back the signals of a program while a request is in progress.
+    """Blocks the signals of a program during a request.
 
-    A handler of the program may make a request itself, or raise: in the middle of a request that would be taken for a
-    part of it. So the handler runs as soon as the request is served, as it would after a call into native code.
+    A signal handler may make a request itself, or raise, which would mix with the request in progress. So the handler
+    runs after the request, as it would after a call into native code.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, set[Any]] = {}
-        """What each thread held back itself, by number, while more is held back."""
+        """The signals that each thread blocked before its request, by the thread's number."""
 
     def hold_back(self, number: int) -> None:
-        """A thread's request begins, or goes on."""
+        """Block signals: a thread's request begins or continues."""
         if number not in self._before:
             self._before[number] = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_PROGRAMS)
 
     @contextmanager
     def held_back(self, number: int) -> Iterator[None]:
-        """While a thread says something; a request of it may be under way, and goes on then."""
+        """Block signals in the `with` block; they stay blocked after it if a request of the thread is in progress."""
         if number in self._before:
             yield
             return
@@ -110,7 +107,7 @@ class Signals:
             self.let_in(number)
 
     def let_in(self, number: int) -> None:
-        """A thread's request is served. What its program's handlers raise comes out of here."""
+        """Unblock signals after a thread's request. Exceptions of the program's handlers are raised here."""
         before = self._before.pop(number, None)
         if before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,11 +1,13 @@
-"""The files in memory that a rank writes outside its messages: its output, and its current stack."""
+"""Files in memory that a rank writes besides its messages: output and stack; and the signals that ask for them."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import re
-from typing import NoReturn
+import signal
+from contextlib import ExitStack
+from typing import NamedTuple, NoReturn
 
 from ddpsim.simulator.errors import InternalError, internal_error
 from ddpsim.simulator.kernel.requests import StackTold
@@ -14,33 +16,41 @@ _PICKLED = b"stack:"
 _NATIVE_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-class Files:
-    """Made before the fork; the rank writes, the coordinator reads."""
+# Real-time signals, which programs do not use.
+TELL_STACK = signal.SIGRTMIN + 11
+"""Makes a rank write the stack of its running thread, by Python code."""
+TELL_NATIVE_STACK = signal.SIGRTMIN + 12
+"""Makes a rank write the stacks of all threads without running Python, because the program may be in native code."""
+UNWIND_PROGRAM = signal.SIGRTMIN + 13
+"""Makes a rank leave its program, by an exception in the main thread."""
 
-    def __init__(self, made: tuple[int, int, int] | None = None) -> None:
-        """Of files that are made already, if they are given. Raises OSError if the system gives no more."""
-        self.output, self.errors, self.stack = made or _made()
+
+class Files(NamedTuple):
+    """The files of one rank, opened before the fork; the rank writes, the coordinator reads."""
+
+    output: int
+    errors: int
+    stack: int
+
+    @classmethod
+    def opened(cls) -> Files:
+        """Open new files. Raises OSError if the system has no files left."""
+        with ExitStack() as closing:
+            files = []
+            for name in cls._fields:
+                files.append(os.memfd_create(name))
+                closing.callback(os.close, files[-1])
+            closing.pop_all()
+        return cls(*files)
 
     def close(self) -> None:
-        """Close them here."""
-        for file in (self.output, self.errors, self.stack):
+        """Close the files in this process."""
+        for file in self:
             os.close(file)
-
-
-def _made() -> tuple[int, ...]:
-    files: list[int] = []
-    try:
-        for name in ("output", "errors", "stack"):
-            files.append(os.memfd_create(name))
-    except OSError:
-        for file in files:
-            os.close(file)
-        raise
-    return tuple(files)
 
 
 BROKEN_STATUS = 70
-"""The exit status of a process in which something of ours broke; EX_SOFTWARE of sysexits.h."""
+"""The exit status after an internal error; EX_SOFTWARE of sysexits.h."""
 
 _BROKEN = b"broken:"
 
@@ -61,9 +71,9 @@ def check_broken(file: int) -> None:
         raise InternalError(data[len(_BROKEN) :].decode(errors="replace"))
 
 
-def write_stack(file: int, told: StackTold) -> None:
+def write_stack(file: int, stack: StackTold) -> None:
     """Write the current stack of a rank."""
-    os.pwrite(file, _PICKLED + pickle.dumps(told), 0)
+    os.pwrite(file, _PICKLED + pickle.dumps(stack), 0)
 
 
 def read_stack(file: int) -> StackTold | None:
@@ -71,16 +81,16 @@ def read_stack(file: int) -> StackTold | None:
     data = os.pread(file, 1 << 20, 0)
     if data.startswith(_PICKLED):
         try:
-            told: StackTold = pickle.loads(data[len(_PICKLED) :])
+            stack: StackTold = pickle.loads(data[len(_PICKLED) :])
         except Exception:  # it is still being written
             return None
-        return told
+        return stack
     text = data.decode(errors="replace")
     return StackTold(_as_python_writes(text)) if text.endswith("\n") else None
 
 
 def _as_python_writes(text: str) -> str:
-    """faulthandler's stack of the first thread it tells of, innermost last."""
+    """Convert the first stack of faulthandler's report to Python's format, innermost frame last."""
     lines = []
     for line in text.split("\n\n", 1)[0].splitlines():
         if found := _NATIVE_LINE.match(line):

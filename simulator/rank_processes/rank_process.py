@@ -1,4 +1,4 @@
-"""What runs in the process of a rank, from the fork to its end."""
+"""Runs a rank in its process, from the fork to the end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.user_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import refuse_groups_in_forks, watch_children
-from ddpsim.simulator.rank_processes.messages import Ended, Exits
+from ddpsim.simulator.rank_processes.messages import Ended, Exits, packed, unpacked
 from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, flush, make_own_process
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import end_broken, write_stack
+from ddpsim.simulator.rank_processes.rank_files import (
+    TELL_NATIVE_STACK,
+    TELL_STACK,
+    UNWIND_PROGRAM,
+    end_broken,
+    write_stack,
+)
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
-from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
-from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.isolation import VirtualTime
@@ -50,7 +54,7 @@ def main(rank_config: RankConfig) -> NoReturn:
         watch_children(rank_config.common.external_processes, f"rank {rank_config.rank}")
         process = _RankProcess(rank_config)
         process.run()
-    except BaseException as error:  # an error of ours: `Ended` has what the program raised
+    except BaseException as error:  # an internal error: `Ended` has that of the program
         first = (process and process.stop_communicating()) or error
         flush()
         end_broken(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
@@ -60,7 +64,7 @@ def main(rank_config: RankConfig) -> NoReturn:
 
 
 def leave_program(kernel: RemoteKernel) -> None:
-    """Leave the rank's program at any point: the execution has ended, and the rank did not notice."""
+    """Leave the rank's program, which has not noticed that the execution has ended."""
     if kernel.interrupt():
         raise RankUnwound
 
@@ -132,7 +136,7 @@ class _RankProcess:
         self._gpus.enter_thread()
 
     def _give_gpus(self) -> None:
-        """Those that were asked for, or those that the program is going to ask for."""
+        """Install virtual GPUs now, or when the program asks for one."""
         config = self._rank_config.common
         if config.gpus is not None:
             self._gpus.install(config.gpus)
@@ -146,7 +150,7 @@ class _RankProcess:
         self._leaving = error
 
     def stop_communicating(self) -> BaseException | None:
-        """Let no replaced function wait for its turn from now on. Returns what broke here first, if that is known."""
+        """Make replaced functions stop waiting for the baton. Returns the first internal error here, if known."""
         self._own_channel.is_in_use = True
         return self._kernel.run.life.failure
 
@@ -165,7 +169,7 @@ class _RankProcess:
         self._listen()
         refuse_groups_in_forks()
         if self._rank_config.common.is_speculative:
-            self._rank_config.common.announcement.wait_before(self._await_turn)
+            self._rank_config.common.announcement.wait = self._await_turn
             wait_before_external_effects(self._await_turn)
         with self._backend.installed(), self._exit_heeded():
             serve_made_stores(host)
@@ -178,22 +182,22 @@ class _RankProcess:
             self._kernel.await_first_turn()
             host.baton.pass_on(None, me.number)
             self._body.run(host, me)
-            host.baton.over.acquire()  # threads of the rank may still be on their way out
+            host.baton.over.acquire()  # threads of the rank may still be leaving
             host.threads.uninstall()
             time.uninstall()
         self._own_channel.send(self._ended())
 
     @contextmanager
     def _exit_heeded(self) -> Iterator[None]:
-        """Let a program that leaves by os._exit(0) say before what every program says at its end."""
+        """Make os._exit report the end of the rank first, as at a normal end."""
         own_process, leave, replaced = os.getpid(), os._exit, Replaced()
 
         def end_process(status: int) -> NoReturn:
-            if os.getpid() == own_process and self._host.is_rank_thread():  # what the rank forks is not the rank
+            if os.getpid() == own_process and self._host.is_rank_thread():  # not in a fork of the rank
                 self._await_turn()
                 if self._host.is_stopping or self._own_channel.is_in_use:
                     pass
-                elif status != 0:  # of a failure the coordinator says more
+                elif status != 0:  # a failure, which the coordinator describes
                     self._own_channel.send(Exits(site_here()))
                 else:
                     self._backend.rank_returned(self._rank_config.rank)
@@ -210,7 +214,7 @@ class _RankProcess:
             replaced.put_back()
 
     def _await_turn(self) -> None:
-        """Wait for the baton before the rank touches what it shares with others."""
+        """Wait for the baton (the right to run) before the rank touches something that it shares with others."""
         if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
@@ -248,7 +252,7 @@ class _RankProcess:
 
 
 def _moves_elsewhere(*arguments: Any) -> NoReturn:
-    raise InternalError("the coordinator moves the data of calls")
+    raise InternalError("a rank's process moves data, expected the coordinator to: correct the kernel's answer")
 
 
 def _pickled(value: Any, what: str) -> bytes:
@@ -256,8 +260,8 @@ def _pickled(value: Any, what: str) -> bytes:
         return packed(value)
     except Exception as error:
         problem = UsageError(
-            f"{what} {type(value).__name__}, which cannot travel from its process ({error}), expected what pickle "
-            "takes: return numbers or tensors, or run with isolation='thread'"
+            f"{what} {type(value).__name__}, which cannot travel from its process ({error}), expected a value "
+            "that pickle supports: return numbers or tensors, or run with isolation='thread'"
         )
         return packed(problem)
 

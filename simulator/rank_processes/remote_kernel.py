@@ -1,10 +1,9 @@
-"""What stands for the kernel in the process of a rank: it carries requests to the coordinator, and answers back.
+"""Replaces the kernel in the process of a rank: sends requests to the coordinator, and receives the answers.
 
-Whichever thread of the rank asked last waits at the channel. If an answer is for another thread of the rank, that is a
-`Switch` for the host of threads here, as if the kernel were at hand; switches between ranks are the coordinator's.
+The thread of the rank that asked last waits at the channel. An answer for another thread of the rank is a `Switch` for
+the host of threads here, as with a local kernel. The coordinator switches between ranks.
 
-What one turn carries may be several answers: calls to deliver, and then the one that the kernel gave. They are taken
-one by one.
+A `Turn` may carry several answers: calls to deliver, and then the kernel's own answer.
 """
 
 from __future__ import annotations
@@ -29,19 +28,7 @@ from ddpsim.simulator.kernel.answers import (
 from ddpsim.simulator.kernel.requests import UNANSWERED, Finish, Issue, Reply, Request, StartThread
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.rank_processes.messages import (
-    Ask,
-    AwaitTurn,
-    Broke,
-    CountTasks,
-    GiveUpRequest,
-    Outcome,
-    Post,
-    Say,
-    Tell,
-    Turn,
-    Watch,
-)
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, Signals
 from ddpsim.simulator.runtime.host import Pending
@@ -49,11 +36,11 @@ from ddpsim.simulator.runtime.host import Pending
 _ENDING = (GoOn, Unwind, Strike, Refuse)
 
 Open = dict[int, Pending]
-"""The calls of the rank that are not delivered, by handle."""
+"""The rank's calls that are not delivered, by handle."""
 
 
 class _Life(Life):
-    """The life of an execution that is lived elsewhere: what breaks here is told there."""
+    """The life of an execution as its rank sees it: failures here are reported to the coordinator."""
 
     def __init__(self, channel: RankChannel) -> None:
         super().__init__()
@@ -65,17 +52,17 @@ class _Life(Life):
     def break_off_by_bug(self, error: Exception, under: int | None) -> None:
         if isinstance(error, RecursionError):
             self._break(error, is_bug=True)
-        else:  # its traceback does not travel, and the report has it
+        else:  # a traceback does not pickle, so the report contains it
             self._break(internal_error(error, f"the process of rank {under}"), is_bug=True)
 
     def _break(self, error: BaseException, *, is_bug: bool) -> None:
         self.failure = self.failure or error
         self.stop(Ending.BROKEN)
-        self._own_channel.send(Broke(error, is_bug))
+        self._own_channel.send(messages.Broke(error, is_bug))
 
 
 class RemoteRun:
-    """The state of the execution, as of the last answer."""
+    """The state of the execution at the last answer."""
 
     def __init__(self, rank: int, channel: RankChannel, *, is_observed: bool) -> None:
         record = RankRecord(rank)
@@ -88,8 +75,8 @@ class RemoteRun:
 
     @property
     def started(self) -> int:
-        """The number of the next task. It counts tasks of all ranks, so the coordinator is asked for it."""
-        number: int = self._own_channel.exchange(CountTasks()).number
+        """The number of the next task, from the coordinator, because it counts the tasks of all ranks."""
+        number: int = self._own_channel.exchange(messages.CountTasks())
         return number
 
 
@@ -106,16 +93,16 @@ class RemoteKernel:
         self._parcels: dict[int, Parcel] = {}
         self._running = self.run.ranks[0].main
         self._answers: deque[Answer] = deque()
-        """Of the last turn, those that are not taken yet. A thread that only begins takes none."""
+        """The answers of the last turn that are not used yet. A thread that only begins uses none."""
         self._is_final = True
-        """The last turn ends the request that it is for."""
+        """True if the last turn ends its request."""
         self.is_speculative = False
-        """The rank may run before it has the baton."""
+        """True if the rank may run without the baton (the right to run)."""
         self._is_interrupted = False
-        """The rank is to leave its program with the next answer that would let it go on."""
+        """True if the rank has to leave its program at the next answer."""
 
     def attach(self, calls: Open, before_delivery: Callable[[Pending], None]) -> None:
-        """Say where the rank's calls are, and who is told before the tensors of one are written."""
+        """Set the rank's calls, and the function to call before the tensors of a call are written."""
         self._open = calls
         self._before_delivery = before_delivery
 
@@ -123,76 +110,74 @@ class RemoteKernel:
         """Wait until the rank's program may begin, or leave at once."""
         self._heed(self._own_channel.receive())
 
-    # --- as the kernel does -------------------------------------------------------------------------------------------
-
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running thread. Of a call that is issued, the rank learns with a later answer."""
+        """Serve a request of the running thread. The result of an issued call comes with a later answer."""
         if type(request) is Issue:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack(pending.payload)
-            self._tell(Post(request.handle, request.call, parcel))
+            self._tell(messages.Post(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
-            self._tell(Tell(request))
+            self._tell(messages.Tell(request))
             return GO_ON
         if type(request) is Finish:
             self._running.change(request.how)
-        answer = self._next(Ask(request))
+        answer = self._next(messages.Ask(request))
         if type(request) is StartThread and type(answer) is GoOn:
-            self._know(answer.value, request.name)
+            rank, number = self.run.ranks[0], answer.value
+            task = self.run.tasks[number] = Task(number, rank, request.name)
+            rank.tasks.append(task)
         return answer
 
     def watch(self, handle: int) -> bool:
-        """From here on something hangs on the completion of a call. True if its rank should know of that by now."""
-        outcome = self._exchange(Watch(handle)).outcome
+        """Report that a future depends on the completion of a call. Returns whether the call is already delivered."""
+        outcome = self._exchange(messages.Watch(handle)).outcome
         if outcome is not None:
             self._take(handle, outcome)
         return outcome is not None
 
     def await_turn(self) -> bool:
-        """Wait until the rank has the baton, if it may run ahead. False if it is to leave its program instead."""
+        """Wait until the rank has the baton (the right to run). Returns False if it has to leave its program."""
         if self.is_speculative:
-            self._heed(self._exchange(AwaitTurn()))
+            self._heed(self._exchange(messages.AwaitTurn()))
             return type(self._answers.popleft()) is GoOn and not self._is_interrupted
         return True
 
     def interrupt(self) -> bool:
-        """The execution is over, and the rank is to leave its program. True if it may do so where it stands.
+        """Note that the execution has ended. Returns whether the rank may leave its program here.
 
-        Not so while it says something, or awaits the answer: it leaves with that.
+        During an exchange the rank leaves with its answer instead.
         """
         self.run.life.stop(Ending.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted
 
-    def reply(self, said: Reply | None) -> Answer:
+    def reply(self, reply: Reply | None) -> Answer:
         """Continue the request of the running thread."""
-        return self._taken() if self._answers else self._next(Say(said))
+        return self._taken() if self._answers else self._next(messages.Say(reply))
 
     def drop(self) -> None:
         """Give up the running thread's request."""
         self._answers.clear()
         if not self._is_final:
-            self._own_channel.send(GiveUpRequest())
+            self._own_channel.send(messages.GiveUpRequest())
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
-        """Resume a thread of the rank, which has the baton now."""
+        """Resume a thread of the rank, which has the baton (the right to run) now."""
         self._running = task
         return self._taken()
 
     def give_baton(self, number: int | None) -> None:
-        """The host hands the baton over."""
+        """Note that the host has given the baton (the right to run) to a thread."""
         if number is not None:
             self._running = self.run.tasks[number]
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task has the baton, or is going to get it, only to leave."""
+        """Return whether a task runs, or will run, only to leave its program."""
         return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _next(self, message: Ask | Say) -> Answer:
+    def _next(self, message: messages.Ask | messages.Say) -> Answer:
         self._signals.hold_back(self._running.number)
         turn = self._heed(self._own_channel.exchange(message))
         if turn.number == self._running.number:
@@ -203,22 +188,22 @@ class RemoteKernel:
         return Switch(turn.number)
 
     def _taken(self) -> Answer:
-        """The next answer; with one that ends a request, the program's signal handlers may run again."""
+        """Return the next answer; one that ends a request unblocks the program's signals."""
         answer = self._answers.popleft()
         if type(answer) in _ENDING:
             self._signals.let_in(self._running.number)
             return UNWIND if self._is_interrupted else answer
         return answer
 
-    def _tell(self, message: Tell | Post) -> None:
+    def _tell(self, message: messages.Tell | messages.Post) -> None:
         with self._signals.held_back(self._running.number):
             self._own_channel.send(message)
 
-    def _exchange(self, message: Watch | AwaitTurn) -> Any:
+    def _exchange(self, message: messages.Watch | messages.AwaitTurn) -> Any:
         with self._signals.held_back(self._running.number):
             return self._own_channel.exchange(message)
 
-    def _heed(self, turn: Turn) -> Turn:
+    def _heed(self, turn: messages.Turn) -> messages.Turn:
         self.run.steps = turn.steps
         self.is_speculative = turn.is_speculative
         if turn.is_stopping:
@@ -233,7 +218,7 @@ class RemoteKernel:
         self._answers = deque(delivered if isinstance(turn.answer, Deliver) else [*delivered, turn.answer])
         return turn
 
-    def _take(self, handle: int, outcome: Outcome) -> None:
+    def _take(self, handle: int, outcome: messages.Outcome) -> None:
         pending, parcel = self._open[handle], self._parcels.pop(handle)
         self._before_delivery(pending)
         pending.error, pending.source, pending.members = outcome.error, outcome.source, outcome.members
@@ -244,8 +229,3 @@ class RemoteKernel:
             pending.when_moved()
         if not self._parcels:
             self._arena.clear()
-
-    def _know(self, number: Any, name: str) -> None:
-        rank = self.run.ranks[0]
-        task = self.run.tasks[number] = Task(number, rank, name)
-        rank.tasks.append(task)

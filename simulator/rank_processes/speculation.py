@@ -1,4 +1,4 @@
-"""Speculation: which ranks may compute before they have the baton.
+"""Speculation: decides which ranks may compute before they have the baton, the right to run.
 
 Ranks share no memory, so what a rank does up to its next request depends only on the answer to its last one. If that
 answer is certain before the kernel serves the request, the coordinator sends it at once, and the rank computes in
@@ -11,20 +11,18 @@ that are complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME
+from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, Answer
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
 from ddpsim.simulator.kernel.states import Phase
-from ddpsim.simulator.rank_processes.inbox import Inbox
+from ddpsim.simulator.rank_processes.inbox import Inbox, Known
 from ddpsim.simulator.rank_processes.messages import Ask, Message, Turn
 
 _MOST_UNHANDLED = 1_000
-"""The most messages of a rank that may wait for their turn."""
+"""The most messages of a rank that may wait to be handled."""
 
 _STEPS_LEFT = 10_000
-"""No rank speculates so near to the limit of steps: the run may stop while that rank is too far."""
+"""Ranks do not speculate this near to the limit of steps, because the run may stop before their messages."""
 
 
 class Speculation:
@@ -35,7 +33,7 @@ class Speculation:
         self._is_allowed = is_allowed
 
     def let_go_on(self, inbox: Inbox) -> None:
-        """Answer a rank that waits, if it is certain what the kernel will say."""
+        """Answer a rank that waits, if the kernel's answer is certain."""
         entry = inbox.unanswered()
         if entry is None or not self._may_go_on(inbox):
             return
@@ -49,27 +47,22 @@ class Speculation:
         return (
             self._is_allowed
             and run.life.phase is Phase.RUNNING
-            and not run.ranks[inbox.child.rank].has_started_threads  # they have to take turns, too
-            and not inbox.completions.has_watched
+            and not run.ranks[inbox.child.rank].has_started_threads  # threads have to take turns, too
+            and not inbox.completions.watched
             and not inbox.is_gone
             and len(inbox.entries) < _MOST_UNHANDLED
             and run.steps + _STEPS_LEFT < run.budget.steps
         )
 
     def _certain(self, inbox: Inbox, message: Message | None) -> Turn | None:
-        rank, steps = inbox.child.rank, self._run.steps
-        if message is None:
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
-        if not isinstance(message, Ask):
+        answer: Answer = GO_ON
+        known: Known = ()
+        request = message.request if isinstance(message, Ask) else None
+        if isinstance(request, WaitFor):
+            still_open = self._run.ranks[inbox.child.rank].open
+            if any(handle > inbox.last_posted or handle in still_open for handle in request.handles):
+                return None
+            answer, known = IN_TIME, inbox.completions.up_to(request.handles)
+        elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        request = message.request
-        if isinstance(request, (BeginCall, Checkpoint)):
-            return Turn(rank, GO_ON, steps, is_stopping=False, is_speculative=True)
-        if isinstance(request, WaitFor) and self._are_complete(inbox, request.handles):
-            known = inbox.completions.up_to(request.handles)
-            return Turn(rank, IN_TIME, steps, is_stopping=False, outcomes=known, is_speculative=True)
-        return None
-
-    def _are_complete(self, inbox: Inbox, handles: Sequence[int]) -> bool:
-        still_open = self._run.ranks[inbox.child.rank].open
-        return all(handle <= inbox.last_posted and handle not in still_open for handle in handles)
+        return Turn(inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True)

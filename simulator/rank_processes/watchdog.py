@@ -9,14 +9,13 @@ from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _BUSY_SHARE = 0.1
-"""A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
+"""A computing rank uses more of a core than this; one that waits in a polling loop uses less."""
 
 _LATE_SECONDS = 1.0
-"""So long after the last look one is late: they come several times a second, unless the machine itself stands still."""
+"""A check later than this after the last one is late: checks come several times a second."""
 
 _GRACE_SECONDS = 1.0
-"""How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
-killed."""
+"""The time in which a rank must notice the end of the run before it is interrupted, and again before it is killed."""
 
 
 class Watchdog:
@@ -27,13 +26,13 @@ class Watchdog:
         self.clock = Stopwatch()
         self._start = self.clock.now()
         self._seen: tuple[int, float] = (-1, 0.0)
-        """Which turn it is, by when it began, and the CPU time at which it was seen to compute last."""
+        """The turn, identified by its start, and the CPU time at which the rank was last seen computing."""
         self._seen_at = self._looked_at = self._start
         self._interrupted_at: dict[int, float] = {}
-        """When each rank was interrupted, which it is once: one that clings to its program is killed."""
+        """The time at which each rank was interrupted; a rank is interrupted once, then killed."""
 
     def look(self, me: Task, child: Child, since: float) -> None:
-        """Check the limits for a rank that has sent nothing for a while; its turn began at `since`."""
+        """Check the limits for a rank that has sent nothing for a while; it has had the right to run since `since`."""
         now = self.clock.now()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self._check_limits(me, child, since, now)
@@ -46,21 +45,16 @@ class Watchdog:
     def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
-        if (
-            now - self._looked_at > _LATE_SECONDS
-        ):  # a late check has not seen the rank wait: the whole machine may have paused
+        if now - self._looked_at > _LATE_SECONDS:  # the whole machine may have paused
             self._seen_at += now - self._looked_at
         self._looked_at = now
-        if turn != self._seen[0] or self._computes(cpu) or child.has_children():
-            # From the first look on, not from when its turn began; for processes of its own it may wait.
+        computes = cpu - self._seen[1] > _BUSY_SHARE * budget.stuck_seconds
+        if turn != self._seen[0] or computes or child.has_children():  # it may wait for its child processes
             self._seen, self._seen_at = (turn, cpu), now
         if now - self._seen_at > budget.stuck_seconds:
             self._stop(Ending.STUCK, me, child, now)
         elif now - self._start > budget.seconds:
             self._stop(Ending.SECONDS, me, child, now)
-
-    def _computes(self, cpu: float) -> bool:
-        return cpu - self._seen[1] > _BUSY_SHARE * self._kernel.run.budget.stuck_seconds
 
     def _stop(self, ending: Ending, me: Task, child: Child, now: float) -> None:
         self._kernel.stop_at_limit(ending, me, child.stack())

@@ -18,18 +18,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ReduceOp
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import OPERATIONS, Kind
+from ddpsim.simulator.errors import InternalError, UsageError
+from ddpsim.simulator.operations import OPERATIONS, Kind, Operation, Passing
 from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.transport.gloo_calls import ask
 from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 
@@ -46,11 +46,14 @@ class Gloo:
     """The gloo process groups of one run."""
 
     def __init__(self, world_size: int) -> None:
-        check_available()
+        if not dist.is_gloo_available():
+            raise UsageError(
+                "transport is 'gloo', but this torch is built without gloo: use transport='memory', or another torch"
+            )
         problem = _lack_of_files(world_size)
         if problem is not None:
             raise UsageError(f"{problem}: {_REMEDY}")
-        self._device: Any = _gloo().create_device(hostname="127.0.0.1")
+        self._device: Any = _UNTYPED.ProcessGroupGloo.create_device(hostname="127.0.0.1")
         self._groups: dict[str, list[Any]] = {}
         """The process groups of the ranks in group-rank order, by the label of the simulated group."""
 
@@ -89,14 +92,6 @@ class Gloo:
         return self._groups[label]
 
 
-def check_available() -> None:
-    """Raise UsageError if this torch has no gloo."""
-    if not dist.is_gloo_available():
-        raise UsageError(
-            "transport is 'gloo', but this torch is built without gloo: use transport='memory', or another torch"
-        )
-
-
 def _lack_of_files(size: int) -> str | None:
     """Return an error text if the limit on open files is too low to connect `size` ranks, else None."""
     try:
@@ -113,10 +108,6 @@ def _lack_of_files(size: int) -> str | None:
     )
 
 
-def _gloo() -> Any:
-    return _c10d.ProcessGroupGloo  # read only here: a torch without gloo lacks the attribute
-
-
 def _connected(device: Any, size: int) -> list[Any]:
     """Return the connected backends of `size` ranks; each waits for the others while it is constructed."""
     # This runs on the thread of a rank, where calling the class returns a simulated store: construct torch's own.
@@ -125,19 +116,17 @@ def _connected(device: Any, size: int) -> list[Any]:
     groups: list[Any] = [None] * size
 
     def connect(rank: int) -> None:
-        options = _gloo()._Options()
+        options = _UNTYPED.ProcessGroupGloo._Options()
         options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
-        groups[rank] = _gloo()(store, rank, size, options)
+        groups[rank] = _UNTYPED.ProcessGroupGloo(store, rank, size, options)
 
     _side_by_side(partial(connect, rank) for rank in range(size))
     return groups
 
 
 def _take_down(groups: list[Any]) -> None:
-    def drop(rank: int) -> None:
-        groups[rank] = None
-
-    _side_by_side(partial(drop, rank) for rank in range(len(groups)))
+    """Drop the backends of a group in parallel, because each waits for its peers."""
+    _side_by_side(partial(groups.__setitem__, rank, None) for rank in range(len(groups)))
 
 
 def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
@@ -237,3 +226,92 @@ class Stage:
 def needs_staging(tensor: Tensor) -> bool:
     """Return whether a tensor is outside host memory."""
     return tensor.device.type != "cpu"
+
+
+_ONE_BY_ONE = {
+    "allgather_into_tensor_coalesced": "_allgather_base",
+    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
+}
+"""Methods of a process group that a gloo backend lacks in Python, and the backend's method for a single tensor."""
+
+_UNTYPED: Any = _c10d
+"""The module without types: torch's stubs lack some names, and torch without gloo lacks `ProcessGroupGloo`."""
+
+
+def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+    """Make a rank's call on its real backend, and return the work. `root` is a group rank.
+
+    The call does not go through a process group: torch's operators there may be running a call of the simulation.
+    """
+    if payload.gathered is not None:
+        return _gather_into_one(backend, payload.inputs[0], payload.gathered)
+    row = OPERATIONS[operation]
+    if row.on_gloo is None:
+        raise InternalError(f"{operation} has no gloo method: correct its row in simulator/operations.py")
+    tensors = ARGUMENTS[row.on_gloo.passing](payload)
+    options = [_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
+    single = _ONE_BY_ONE.get(row.on_gloo.method)
+    if single is None:
+        return getattr(backend, row.on_gloo.method)(*tensors, *options)
+    return _Works([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
+
+
+class _Works(NamedTuple):
+    """Several works of gloo that are waited for as one."""
+
+    works: Sequence[Any]
+
+    def wait(self) -> None:
+        """Wait for all works; raise the first error."""
+        for work in self.works:
+            work.wait()
+
+
+def _options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
+    options = getattr(_UNTYPED, kind)()
+    if row.reduces:
+        is_scaled = reduction == "PREMUL_SUM"
+        options.reduceOp = (
+            _UNTYPED._make_nccl_premul_sum(payload.factor) if is_scaled else getattr(ReduceOp, str(reduction))
+        )
+    if row.has_root:
+        options.rootRank = root
+    if hasattr(options, "device"):  # of a barrier, which has no tensors that name a device
+        options.device = torch.device("cpu")
+    return options
+
+
+def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
+    """Make an all_gather that returns one tensor, which is appended to `gathered`."""
+    together = tensor.new_empty(backend.size() * tensor.shape[0], *tensor.shape[1:])
+    gathered.append(together)
+    return backend._allgather_base(together, tensor)
+
+
+def _lists_from_tensors(payload: Payload) -> tuple[Any, ...]:
+    count = len(payload.inputs)
+    starts = range(0, len(payload.outputs), count)
+    return [list(payload.outputs[start : start + count]) for start in starts], list(payload.inputs)
+
+
+def _split_tensors(payload: Payload) -> tuple[Any, ...]:
+    assert payload.splits is not None
+    sent, received = (list(part) for part in payload.splits)
+    return payload.outputs[0], payload.inputs[0], received, sent
+
+
+def _in_list(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    return [list(tensors)] if tensors else []
+
+
+ARGUMENTS: dict[Passing, Callable[[Payload], tuple[Any, ...]]] = {
+    Passing.NOTHING: lambda payload: (),
+    Passing.TENSORS: lambda payload: (list(payload.inputs),),
+    Passing.TENSOR_FROM_TENSOR: lambda payload: (payload.outputs[0], payload.inputs[0]),
+    Passing.TENSORS_FROM_TENSORS: lambda payload: (list(payload.outputs), list(payload.inputs)),
+    Passing.LIST_FROM_TENSORS: lambda payload: (_in_list(payload.outputs), list(payload.inputs)),
+    Passing.TENSORS_FROM_LIST: lambda payload: (list(payload.outputs), _in_list(payload.inputs)),
+    Passing.LISTS_FROM_TENSORS: _lists_from_tensors,
+    Passing.SPLIT_TENSORS: _split_tensors,
+}
+"""The arguments of a backend's method for each way of passing tensors, except those of messages."""

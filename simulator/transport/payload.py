@@ -14,7 +14,6 @@ class Payload(NamedTuple):
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
     factor: Any = None
-    """The factor of a PREMUL_SUM."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
     """Receives the gathered tensor of an operation that has no output tensors."""

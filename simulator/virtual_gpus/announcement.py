@@ -18,11 +18,8 @@ class Announcement:
         self.file = os.memfd_create("said") if file is None else file
         os.ftruncate(self.file, mmap.PAGESIZE)
         self._said = mmap.mmap(self.file, mmap.PAGESIZE)
-        self._wait: Callable[[], None] = lambda: None
-
-    def wait_before(self, wait: Callable[[], None]) -> None:
-        """Call `wait` before deciding whether this rank is the first."""
-        self._wait = wait
+        self.wait: Callable[[], None] = lambda: None
+        """Called before deciding whether this rank is the first."""
 
     def close(self) -> None:
         """Close the file in this process."""
@@ -43,7 +40,7 @@ class Announcement:
 
     def _say(self, number: int, line: str) -> None:
         if not self._said[number]:
-            self._wait()
+            self.wait()
         if not self._said[number]:
             self._said[number] = 1
             print(f"ddpsim: {line}", file=sys.stderr, flush=True)

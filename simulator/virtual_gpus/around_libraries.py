@@ -1,7 +1,15 @@
-"""Replacements in modules when a program imports them: safetensors, and parts of torch's DTensor."""
+"""Replacements in modules when a program imports them: safetensors, and parts of torch's DTensor.
+
+torch's DTensor draws random numbers with a tracker of generator states. The state of a GPU's generator is a seed and an
+offset, and each shard begins at its own offset. The CPU's generator, which virtual GPUs use, has states of another
+form. So the tracker here keeps a seed and an offset, and seeds the CPU's generator from both at each region: shards
+draw different numbers and replicas equal ones, but not those of a real GPU.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -11,9 +19,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.process_group.gpu_labels import put
 from ddpsim.simulator.runtime.replaced import Replaced
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
-from ddpsim.simulator.virtual_gpus.sharded_random import replace_fakes, replace_tracker
 
 
 def replace_when_imported(gpus: Gpus) -> None:
@@ -64,3 +75,76 @@ def _read_on_cpu(module: Any) -> None:
         return original(filename, framework, device="cpu" if is_gpu else device, **options)
 
     Replaced().put(module, "safe_open", safe_open)
+
+
+def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
+    """Make the tracker of `torch.distributed.tensor._random` seed the generator of the CPU."""
+    kind: Any = random.OffsetBasedRNGTracker
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def make_tracker(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        self._states = _States(gpus)
+        make(self, device_mesh, run_state_sync)
+        if self._device.type == "cuda":
+            self._device_handle = _Generator
+
+    def get_state(self: Any) -> Tensor:
+        state: Tensor = self._states.state
+        put(state, self._device.index)
+        return state
+
+    replaced = Replaced()
+    replaced.put(kind, "__init__", make_tracker)
+    replaced.put(kind, "_get_device_state", get_state)
+    replaced.put(kind, "_set_device_state", lambda self, state: self._states.keep(state))
+
+
+def replace_fakes(op_schema: ModuleType) -> None:
+    """Make `torch.distributed.tensor._op_schema` compute shapes with fake tensors of the CPU.
+
+    A build for CPUs lacks some CUDA kernels that fake tensors of a GPU would need, such as `uniform_`.
+    """
+
+    def made_of(spec: Any) -> Tensor:
+        meta = spec.tensor_meta
+        made: Tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+        return made
+
+    Replaced().put(op_schema, "_rebuild_tensor_from_dtensor_meta", made_of)
+
+
+class _States:
+    """The generator state of a rank's tracker; seeding a generator resets it."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._kept = torch.zeros(2, dtype=torch.int64)
+        self._times_seeded = -1
+
+    @property
+    def state(self) -> Tensor:
+        """The seed and the offset, as sixteen bytes."""
+        if self._times_seeded != self._gpus.times_seeded:
+            self._times_seeded = self._gpus.times_seeded
+            self._kept = torch.tensor([torch.default_generator.initial_seed() % 2**63, 0])
+        state: Tensor = self._kept.view(torch.uint8).clone()
+        return state
+
+    def keep(self, state: Tensor) -> None:
+        """Set the state."""
+        self._kept = state.detach().clone().view(torch.int64)
+
+
+class _Generator:
+    """Replaces the device module that the tracker uses, such as torch.cuda."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def set_rng_state(state: Tensor) -> None:
+        """Seed the CPU's generator from a seed and an offset."""
+        digest = hashlib.blake2b(bytes(state.tolist()), digest_size=8).digest()
+        torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -60,14 +60,10 @@ class Stream:
         self.device = torch.device("cuda") if device is None else device
         self.priority = priority
 
-    def wait_stream(self, stream: Any) -> None:
+    def synchronize(self, other: Any = None) -> None:
         """Do nothing."""
 
-    def wait_event(self, event: Any) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Do nothing."""
+    wait_stream = wait_event = synchronize
 
     def is_capturing(self) -> bool:
         """Return False: virtual GPUs have no graphs."""
@@ -217,6 +213,7 @@ def _streams() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
+    """Return functions on memory, which report that nothing is used."""
     nothing_counted = ("memory_allocated", "memory_reserved", "memory_cached")
     numbers = [*nothing_counted, *(f"max_{name}" for name in nothing_counted)]
     resets = (

@@ -66,6 +66,8 @@ class Doors:
         what: str,
         instead: Callable[..., Any] | None = None,
     ) -> None:
+        """Replace a function; a call for which `asks` is true installs the GPUs, then calls the original."""
+
         def closed(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def door(*arguments: Any, **options: Any) -> Any:

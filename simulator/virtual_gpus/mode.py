@@ -49,9 +49,9 @@ class VirtualGpuMode(TorchFunctionMode):
             tensor.device.__get__: self._device,
             tensor.is_cuda.__get__: lambda f, args, kwargs: self._shown(args[0]) is not None or f(*args),
             tensor.is_cpu.__get__: lambda f, args, kwargs: self._shown(args[0]) is None and f(*args),
-            tensor.get_device: self._get_device,
+            tensor.get_device: lambda f, args, kwargs: f(*args) if (gpu := self._shown(args[0])) is None else gpu,
             tensor.cuda: self._cuda,
-            tensor.cpu: self._cpu,
+            tensor.cpu: lambda f, args, kwargs: self._moved(args[0], f(*args, **kwargs), None),
             tensor.to: self._to,
             tensor.type: self._type,
             tensor.data.__set__: self._set_data,
@@ -106,10 +106,8 @@ class VirtualGpuMode(TorchFunctionMode):
         device = args[1] if len(args) > 1 else kwargs.get("device")
         return self._moved(args[0], args[0], self._gpus.index_of(device))
 
-    def _cpu(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._moved(args[0], func(*args, **kwargs), None)
-
     def _to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Handle `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
         tensor, label = args[0], label_of(args[0])
         rest = []
         for value in args[1:]:
@@ -148,10 +146,6 @@ class VirtualGpuMode(TorchFunctionMode):
     def _repr(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         with self:
             return str(torch._tensor_str._str(args[0], **kwargs))
-
-    def _get_device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = self._shown(args[0])
-        return func(*args) if label is None else label
 
     def _shown(self, tensor: Tensor) -> int | None:
         """Return the GPU that a program sees. A DTensor, which C++ makes without a label, is on its mesh's device."""

@@ -40,6 +40,7 @@ def _gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
+    """Combine the statistics of all ranks, and update the running ones."""
     weights = counts.view(-1, 1).to(means.dtype)
     total = weights.sum()
     mean = (means * weights).sum(0) / total

@@ -57,9 +57,6 @@ def test_a_receive_from_any_source_has_a_tag_of_its_own():
         assert all(len({call.name for call in received if call.tag == tag}) == 1 for tag in own)
 
 
-# --- broken -----------------------------------------------------------------------------------------------------------
-
-
 def test_about_half_are_broken_and_every_kind_is_there_often():
     counts = Counter(each.kind for each in LABELLED)
     assert 450 <= counts.pop(BreakKind.NONE) <= 550

@@ -18,7 +18,7 @@ from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement,
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts
-from ddpsim.simulator.transport import gloo_calls, memory
+from ddpsim.simulator.transport import gloo, memory
 from tests.agreement import parts
 from tests.semantics.cases import CASES
 
@@ -80,7 +80,7 @@ def test_every_movement_is_some_operations():
 
 def test_gloo_takes_tensors_in_every_way_of_passing_them():
     ways = set(Passing) - {Passing.PEER}
-    assert not lacking("simulator/transport/gloo_calls.py:ARGUMENTS", ways, gloo_calls.ARGUMENTS)
+    assert not lacking("simulator/transport/gloo.py:ARGUMENTS", ways, gloo.ARGUMENTS)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -1,5 +1,7 @@
 """What the calls of optimizers, and of clipping by the norm of all shards, belong to."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,9 +34,6 @@ def stepped(optimizer, model):
     model(torch.ones(2, 2)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-# --- optimizers -------------------------------------------------------------------------------------------------------
 
 
 def test_a_sharded_optimizer_tells_its_kind_and_its_step():
@@ -113,17 +112,10 @@ def skipped(rank):
             optimizer.step()
 
 
-def skipped_last(rank):
+def stepped_on(rank, ranks):
     model = network()
     optimizer = zero(model)
-    if rank != 1:
-        stepped(optimizer, model)
-
-
-def stepped_alone(rank):
-    model = network()
-    optimizer = zero(model)
-    if rank == 1:
+    if rank in ranks:
         stepped(optimizer, model)
 
 
@@ -147,41 +139,10 @@ def state_in_the_middle(rank):
     stepped(optimizer, model)
 
 
-@pytest.mark.parametrize(
-    ("program", "code", "ranks", "cause"),
-    [
-        (
-            skipped_before_ddp,
-            "mismatch.operation",
-            (1,),
-            "rank 1 made all_reduce while the others step an",
-        ),
-        (skipped, "deadlock.missing_rank", (1,), "rank 1 ran fewer optimizer steps than the others"),
-        (skipped_last, "deadlock.missing_rank", (1,), "rank 1 ran fewer optimizer steps than the others"),
-        (stepped_alone, "deadlock.missing_rank", (1,), "rank 1 alone stepped the optimizer, or collected its state"),
-        (other_parameters, "mismatch.shape", (1,), "rank 1 has given the optimizer other parameters"),
-        (
-            state_on_one_rank,
-            "mismatch.operation",
-            (1,),
-            "collecting the state of a sharded optimizer needs every",
-        ),
-        (state_in_the_middle, "mismatch.dtype", (1,), "rank 1 took another branch"),
-    ],
-)
-def test_what_ranks_do_otherwise_with_an_optimizer_is_found(program, code, ranks, cause):
-    told, text = found(program, 3)
-    assert told == [(code, ranks)]
-    assert text.startswith(cause)
-
-
 def test_the_finding_says_the_optimizer_and_the_line_of_its_step():
     text = str(simulate(skipped_before_ddp, 3))
     line = skipped_before_ddp.__code__.co_firstlineno + 6
     assert f"test_optimizer_parts.py:{line}  {ZERO} of step 2, updated parameters" in text
-
-
-# --- clipping ---------------------------------------------------------------------------------------------------------
 
 
 def sharded():
@@ -224,17 +185,10 @@ def not_clipped(rank):
             clip_grad_norm_(model.parameters(), 1.0)
 
 
-def not_clipped_at_last(rank):
+def clipped_on(rank, ranks):
     model = sharded()
     backward(model)
-    if rank != 1:
-        clip_grad_norm_(model.parameters(), 1.0)
-
-
-def clipped_alone(rank):
-    model = sharded()
-    backward(model)
-    if rank == 1:
+    if rank in ranks:
         clip_grad_norm_(model.parameters(), 1.0)
 
 
@@ -244,23 +198,29 @@ def of_fewer_gradients(rank):
     clip_grad_norm_(list(model.parameters())[rank == 1 :], 1.0)
 
 
-@pytest.mark.parametrize(
-    ("program", "code", "ranks", "cause"),
-    [
-        (
-            not_clipped,
-            "mismatch.operation",
-            (1,),
-            "rank 1 made all_gather_into_tensor while the others sum the",
-        ),
-        (not_clipped_at_last, "deadlock.missing_rank", (1,), "rank 1 did not clip"),
-        (clipped_alone, "deadlock.missing_rank", (1,), "rank 1 alone clipped"),
-        (of_fewer_gradients, "mismatch.shape", (1,), "rank 1 has gradients for fewer, more or other parameters"),
-    ],
-)
-def test_what_ranks_clip_otherwise_is_found(program, code, ranks, cause):
+CASES = [
+    (skipped_before_ddp, "mismatch.operation", "rank 1 made all_reduce while the others step an"),
+    (skipped, "deadlock.missing_rank", "rank 1 ran fewer optimizer steps than the others"),
+    (partial(stepped_on, ranks=(0, 2)), "deadlock.missing_rank", "rank 1 ran fewer optimizer steps than the others"),
+    (
+        partial(stepped_on, ranks=(1,)),
+        "deadlock.missing_rank",
+        "rank 1 alone stepped the optimizer, or collected its state",
+    ),
+    (other_parameters, "mismatch.shape", "rank 1 has given the optimizer other parameters"),
+    (state_on_one_rank, "mismatch.operation", "collecting the state of a sharded optimizer needs every"),
+    (state_in_the_middle, "mismatch.dtype", "rank 1 took another branch"),
+    (not_clipped, "mismatch.operation", "rank 1 made all_gather_into_tensor while the others sum the"),
+    (partial(clipped_on, ranks=(0, 2)), "deadlock.missing_rank", "rank 1 did not clip"),
+    (partial(clipped_on, ranks=(1,)), "deadlock.missing_rank", "rank 1 alone clipped"),
+    (of_fewer_gradients, "mismatch.shape", "rank 1 has gradients for fewer, more or other parameters"),
+]
+
+
+@pytest.mark.parametrize(("program", "code", "cause"), CASES)
+def test_what_a_rank_steps_or_clips_otherwise_is_found(program, code, cause):
     told, text = found(program, 3)
-    assert told == [(code, ranks)]
+    assert told == [(code, (1,))]
     assert text.startswith(cause)
 
 

@@ -10,18 +10,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Verdict, simulate
+from ddpsim import simulate
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
 from tests.kit.results import codes
+from tests.kit.running import run
 from tests.kit.small_training import backward, inputs, network, sgd, train, wrapped
-
-
-def run(program, world_size=2, **options):
-    result = simulate(program, world_size, **options)
-    assert result.verdict is Verdict.PASS, str(result)
-    assert not result.findings, str(result)
-    return result
 
 
 def origins(result, rank=0):
@@ -45,7 +39,7 @@ def found(program, world_size=2, **options):
 
 
 def test_construction():
-    result = run(lambda rank: wrapped(normalised=True))
+    result = run(lambda rank: wrapped(normalised=True), 2)
     phases = [origin.phase for origin in origins(result)]
     assert phases == [Phase.PARAMETER_CHECK] * 2 + [Phase.STATE_BROADCAST] * 2
     assert {origin.wrapper for origin in origins(result)} == {0}
@@ -57,7 +51,7 @@ def test_buckets_and_their_parameters_before_and_after_the_rebuild():
         for _ in range(3):
             backward(model, rank)
 
-    result = run(program)
+    result = run(program, 2)
     first, *later = [origin for origin in origins(result) if origin.phase is Phase.BUCKET]
     assert (first.bucket, first.step, first.parameters) == (0, 1, ("0.weight", "0.bias", "1.weight", "1.bias"))
     assert [(origin.bucket, origin.step) for origin in later] == [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3)]
@@ -73,7 +67,7 @@ def test_buffers_belong_to_the_forward_that_they_precede():
 
     buffers = [("buffers", None), ("buffers", None)]
     step = [*buffers, ("bucket", 0), ("used map", None)]
-    assert described(run(program)) == [(*phase, number) for number in (1, 2) for phase in step]
+    assert described(run(program, 2)) == [(*phase, number) for number in (1, 2) for phase in step]
 
 
 def test_the_user_s_own_calls_in_forward_and_backward_are_the_user_s():
@@ -90,7 +84,7 @@ def test_the_user_s_own_calls_in_forward_and_backward_are_the_user_s():
     def program(rank):
         backward(DistributedDataParallel(Model()), rank)
 
-    result = run(program)
+    result = run(program, 2)
     users = [e.call for e in result.trace if e.kind is EventKind.ISSUE and e.call.origin.phase is Phase.USER]
     assert sorted(call.signature.shapes for call in users if call.rank == 0) == [((3,),), ((7,),)]
 
@@ -102,7 +96,7 @@ def test_join_control_and_shadows():
             for _ in range(rank):
                 backward(model, rank)
 
-    result = run(program)
+    result = run(program, 2)
     control, buffers = ("join control", None), ("buffers", None)
     step = [control, control, buffers, buffers, control, ("bucket", 0), ("used map", None)]
     shadow, last = [(*phase, None, "shadow") for phase in step], ("join control", None, None, "shadow")
@@ -122,7 +116,7 @@ def test_calls_of_a_communication_hook_are_its_bucket_s(hook):
             for _ in range(1 + 2 * rank):
                 backward(model, rank)
 
-    result = run(program)
+    result = run(program, 2)
     buckets = [(o.bucket, o.step) for o in origins(result, 1) if o.phase is Phase.BUCKET]
     assert buckets == [(0, 1), (0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3)]
     assert [o.bucket for o in origins(result, 0) if o.phase is Phase.BUCKET and o.shadow] == [0, 1, 2, 0, 1, 2]
@@ -137,7 +131,7 @@ def test_chained_calls_of_powersgd_are_the_bucket_s():
         for _ in range(3):
             backward(model, rank)
 
-    result = run(program)
+    result = run(program, 2)
     buckets = [(o.phase, o.bucket, o.step) for o in origins(result) if o.step == 3]
     assert buckets == [(Phase.BUCKET, 0, 3)] * 3
 
@@ -154,7 +148,7 @@ def test_a_buffer_hook_s_calls_are_buffers():
         model._register_buffer_comm_hook(None, average, _BufferCommHookLocation.POST_FORWARD)
         backward(model, rank)
 
-    assert described(run(program)) == [("buffers", None, 1)] * 3 + [("bucket", 0, 1)]
+    assert described(run(program, 2)) == [("buffers", None, 1)] * 3 + [("bucket", 0, 1)]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -164,7 +158,7 @@ def test_static_graph(count):
         for _ in range(3):
             sum(model(inputs(rank)).sum() for model in models).backward()
 
-    buckets = [(o.wrapper, o.step) for o in origins(run(program)) if o.phase is Phase.BUCKET]
+    buckets = [(o.wrapper, o.step) for o in origins(run(program, 2)) if o.phase is Phase.BUCKET]
     assert sorted(buckets) == [(wrapper, step) for wrapper in range(count) for step in (1, 2, 3)]
 
 
@@ -177,7 +171,7 @@ def test_wrappers_are_numbered_within_their_group():
         backward(second, rank)
         backward(first, rank)
 
-    result = run(program)
+    result = run(program, 2)
     for rank in (0, 1):
         calls = [e.call for e in result.trace if e.kind is EventKind.ISSUE and e.rank == rank]
         buckets = [c.origin.wrapper for c in calls if c.origin.phase is Phase.BUCKET and c.group == "default"]
@@ -199,7 +193,7 @@ def test_nothing_stays_behind():
             backward(model, rank)
         return [parameter for model in models for parameter in model.module.parameters()]
 
-    result = run(program, check="replicas")
+    result = run(program, 2, check="replicas")
     assert [getattr(owner, name) for owner, name in replaced] == before
     parameters = [parameter for parameters in result.returns for parameter in parameters]
     assert not any(parameter._post_accumulate_grad_hooks for parameter in parameters)
@@ -225,7 +219,9 @@ class Engine:
         engine._launch()
         torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
 
-    (origin,) = origins(run(program, check="replicas-if-any"))  # which leaves a wrapper alone that has no inner module
+    (origin,) = origins(
+        run(program, 2, check="replicas-if-any")
+    )  # which leaves a wrapper alone that has no inner module
     assert (origin.phase, origin.wrapper, origin.bucket, origin.step) == (Phase.BUCKET, 0, 2, 5)
     assert origin.parameters == ("w",)
 
@@ -247,7 +243,7 @@ def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
     assert "rank 0 ran more synchronising forwards" in str(result)
     assert "a forward was run that needs no backward, which does no harm" in str(result)
     assert "under torch.no_grad(), or through model.module" in str(result)
-    run(lambda rank: program(rank, torch.no_grad))
+    run(lambda rank: program(rank, torch.no_grad), 2)
 
 
 def test_a_surplus_bucket_meets_a_metric():
@@ -336,5 +332,5 @@ def test_a_sharded_optimizer_counts_one_step():
         model = wrapped()
         train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1), rank, 2)
 
-    steps = [event.text for event in run(program).trace if event.kind is EventKind.STEP and event.rank == 0]
+    steps = [event.text for event in run(program, 2).trace if event.kind is EventKind.STEP and event.rank == 0]
     assert steps == ["1", "2"]

@@ -53,9 +53,6 @@ def found(program, world_size=2):
     return codes(result), cause[0]
 
 
-# --- FSDP2 ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_unit_tells_its_name_its_phase_and_the_step():
     def program(rank):
         model, optimizer = sharded()
@@ -151,9 +148,6 @@ def test_who_stands_alone_with_a_unit_is_to_blame():
     assert text.startswith("rank 2 ran a forward or backward through FSDP units")
 
 
-# --- DTensors ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_redistribution_tells_its_placements_its_dimension_and_its_operation():
     def program(rank):
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
@@ -200,9 +194,6 @@ def test_an_operation_on_a_dtensor_in_a_branch_is_found():
     told, text = found(program)
     assert told == [("mismatch.operation", (0, 1))]
     assert text.startswith("rank 1 made barrier while the others redistribute a DTensor")
-
-
-# --- pipelines --------------------------------------------------------------------------------------------------------
 
 
 def stage(index, count):
@@ -314,9 +305,6 @@ def test_every_message_of_a_pipeline_is_told():
         assert "the user's program" not in sent
 
 
-# --- what torch may lack ----------------------------------------------------------------------------------------------
-
-
 def test_what_a_torch_does_not_tell_is_left_out(monkeypatch):
     monkeypatch.setattr(parallelism, "_STAGE", "torch.somewhere.else")
 
@@ -332,9 +320,6 @@ def test_a_placement_without_its_usual_attributes_is_printed_as_it_is():
             return "ragged"
 
     assert parallelism._placement(Ragged()) == "ragged"
-
-
-# --- what findings say besides ----------------------------------------------------------------------------------------
 
 
 def notes(program, world_size=2, rank=0):

@@ -4,6 +4,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, simulate
+from tests.kit.rows import rows
 from tests.kit.small_training import inputs
 
 
@@ -31,16 +32,17 @@ def unused(rank, *, wrappers=1, freezes=""):
             getattr(model, freezes).requires_grad_(False)
 
 
-def test_by_their_place_among_those_that_are_reduced():
-    assert "in the step before, unused.weight, unused.bias got no gradient" in cause(unused)
-
-
-def test_also_if_parameters_were_frozen_since():
-    assert "unused.weight, unused.bias got no gradient" in cause(lambda rank: unused(rank, freezes="used"))
-
-
-def test_by_index_where_several_wrappers_could_be_meant():
-    assert "in the step before, parameter 2, parameter 3 got" in cause(lambda rank: unused(rank, wrappers=2))
+@rows(
+    ("options", "told"),
+    [
+        ({}, "in the step before, unused.weight, unused.bias got no gradient"),
+        ({"freezes": "used"}, "unused.weight, unused.bias got no gradient"),
+        ({"wrappers": 2}, "in the step before, parameter 2, parameter 3 got"),
+    ],
+    ids=["by their place among those that are reduced", "frozen since", "by index, as several wrappers could be meant"],
+)
+def test_how_parameters_are_named(options, told):
+    assert told in cause(lambda rank: unused(rank, **options))
 
 
 def test_what_does_not_end_says_what_to_try_last():

@@ -43,9 +43,6 @@ def run(program, world_size=2, **options):
     return steps(result)
 
 
-# --- what counts ------------------------------------------------------------------------------------------------------
-
-
 @both_engines
 def test_a_backward_that_all_ranks_skip(engine):
     def program(rank):
@@ -144,9 +141,6 @@ def test_settings_of_the_graph_change_nothing(engine, options):
             backward(model, rank)
 
     assert run(program) == [[1, 2, 3]] * 2
-
-
-# --- join -------------------------------------------------------------------------------------------------------------
 
 
 @both_engines

@@ -187,9 +187,6 @@ def test_a_launcher_makes_ranks(source, launcher, capfd, tmp_path):
     assert found == expected
 
 
-# --- the examples on virtual GPUs -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", EXAMPLES, ids=str)
 def test_an_example_has_the_same_numbers_on_virtual_gpus(case, capfd):
     need(case.path.read_text())
@@ -229,9 +226,6 @@ def test_join_uneven_inputs_has_the_numbers_of_join_on_gloo(capfd, tmp_path):
         "rank 1 took 3 uneven steps",
     ]
     assert difference(*uneven) is None
-
-
-# --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

@@ -14,6 +14,7 @@ from ddpsim.ddp.buffer_strategies import Strategy, When
 from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
+from tests.kit.futures import done
 from tests.kit.rows import rows
 from tests.kit.running import run
 
@@ -56,9 +57,6 @@ def calls(result, rank=0):
     return Counter(
         " ".join(filter(None, (signature.operation, signature.reduction, signature.dtype))) for signature in signatures
     )
-
-
-# Numbers
 
 
 def value(rank, shape, dtype):
@@ -223,9 +221,6 @@ def test_leaves_autograd_alone():
     assert run(program, 2).returns == ((True, None, [3.0, 3.0]),) * 2
 
 
-# How many collectives
-
-
 def ten_buffers(rank, order, when):
     module = holder(
         **{f"s{index}": torch.full((index,), 1.0) for index in range(5)},
@@ -290,9 +285,6 @@ def test_a_collective_for_each_strategy_all_in_flight_together():
         assert kinds[:2] == [EventKind.ISSUE, EventKind.ISSUE]
 
 
-# Callables
-
-
 def average_in_place(buffer, group):
     dist.all_reduce(buffer, group=group)
     buffer /= dist.get_world_size(group)
@@ -321,14 +313,8 @@ def total_as_future_in_place(buffer, group):
     return total_as_work(buffer, group).get_future().then(lambda future: None)
 
 
-def future_of(result):
-    future = torch.futures.Future()
-    future.set_result(result)
-    return future
-
-
 def completed_future(buffer, group):
-    return future_of(buffer + 1)
+    return done(buffer + 1)
 
 
 def itself(buffer, group):
@@ -410,9 +396,9 @@ class Callable:
         ),
         (lambda *_: [torch.ones(2)], "returned list, expected"),
         (lambda *_: completed_future("no tensor", None), None),
-        (lambda buffer, group: future_of([buffer, buffer]), "returned a future of list, expected"),
-        (lambda buffer, group: future_of(buffer[:1]), r"returned a tensor float32\[1\], expected"),
-        (lambda buffer, group: future_of(3), r"returned a future of int, expected .*: change the buffer in place"),
+        (lambda buffer, group: done([buffer, buffer]), "returned a future of list, expected"),
+        (lambda buffer, group: done(buffer[:1]), r"returned a tensor float32\[1\], expected"),
+        (lambda buffer, group: done(3), r"returned a future of int, expected .*: change the buffer in place"),
     ],
     ids=["object", "shape", "dtype", "list", "own-error", "future-of-two", "future-shape", "future-type"],
 )
@@ -423,9 +409,6 @@ def test_a_callable_that_returns_the_wrong_thing(hook, message):
             synchronize(sync)
 
     run(program, 1)
-
-
-# Buffers that change
 
 
 def test_a_reassigned_buffer_is_synchronised_with_its_new_tensor():

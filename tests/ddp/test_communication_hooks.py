@@ -16,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
+from tests.kit.futures import done
 from tests.kit.rows import rows
 from tests.kit.running import assert_equal, calls, each_equals, expected, gradients, loss, run, wrapped
 from tests.kit.training import TINY
@@ -185,12 +186,6 @@ def test_a_hook_for_sparse_gradients():
 
 
 # Bad ones.
-
-
-def done(value):
-    future = torch.futures.Future()
-    future.set_result(value)
-    return future
 
 
 BAD = {

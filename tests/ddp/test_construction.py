@@ -35,9 +35,6 @@ def trained(model, rank):
     return gradients(model.module)
 
 
-# Bad input.
-
-
 def on_two_devices():
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].to("meta")
@@ -167,9 +164,6 @@ def test_a_process_group_that_one_is_not_in():
     run(program, 2)
 
 
-# Replicas that differ.
-
-
 class Twins(nn.Module):
     """Two layers of one shape, defined in an order of one's own."""
 
@@ -211,9 +205,6 @@ def test_settings_that_differ(options, text):
     assert text in raised_by_all(program)
 
 
-# Wrapping anew.
-
-
 def test_a_wrapper_that_is_dropped_leaves_nothing_behind():
     def program(rank):
         model = wrapped(static_graph=True)
@@ -253,9 +244,6 @@ def test_a_wrapper_dropped_between_forward_and_backward():
 
     for rank, found in enumerate(run(program, 2).returns):
         assert_equal(found, gradients_for(rank))  # as without it
-
-
-# Copies.
 
 
 def pickled(model):
@@ -335,9 +323,6 @@ def test_a_copy_of_the_module_alone():
 
     for rank, found in enumerate(run(program, 2).returns):
         assert_equal(found, gradients_for(rank))
-
-
-# State.
 
 
 def test_the_state_has_torchs_keys():

@@ -29,9 +29,6 @@ def linear_rows(model, rank):
     return model(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
 
 
-# Dtypes.
-
-
 class Product(nn.Module):
     """Works for every dtype."""
 
@@ -58,9 +55,6 @@ def test_dtypes(dtype, as_view, world_size):
     result = check_backwards(partial(Product, dtype), of_rank, options=options, world_size=world_size)
     assert result.returns[0][0].module.matrix.grad.dtype is dtype
     assert {call.signature.dtype for call in calls(result, Phase.BUCKET)} == {travels_as(dtype)}
-
-
-# Memory formats.
 
 
 @MODES
@@ -107,9 +101,6 @@ def test_odd_layouts(as_view, cap_mb):
     assert module.transposed.grad.stride() == module.transposed.stride() == (1, 3)
     assert module.with_gaps.grad.shape == (4, 3)
     assert module.scalar.grad.shape == ()
-
-
-# Sparse gradients.
 
 
 class Words(nn.Module):
@@ -193,9 +184,6 @@ def test_a_sparse_gradient_where_a_dense_one_was_expected():
             model(WORDS[rank]).sum().backward()
 
     run(program, 2)
-
-
-# Shared and frozen parameters.
 
 
 class Tied(nn.Module):

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.rows import rows
 from tests.kit.running import check, counts, linear, row, run
 from tests.kit.training import (
@@ -48,12 +49,10 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
                 (again if between == "no_sync" else loss).backward()
         return None if rank else model.module.weight.grad
 
-    result = simulate(program, 2)
-
-    result.raise_for_verdict()
+    returns = returned(program, 2)
     plain = linear()
     plain(row(*((5, 2) if between == "no_sync" else (3, 1)))).sum().backward()
-    assert torch.equal(result.returns[0], plain.weight.grad)
+    assert torch.equal(returns[0], plain.weight.grad)
 
 
 @rows("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"])
@@ -85,9 +84,6 @@ def test_the_order_is_discovered_while_a_rank_has_joined():
     assert result.returns[0].plan == (("last.bias",), ("last.weight",), ("first.bias",), ("first.weight",))
 
 
-# What it costs.
-
-
 def test_while_all_have_input_it_costs_one_small_all_reduce_a_forward():
     training = joined(3, 3, build=networks.with_buffers)
     without = counts(run(train, 2, replace(training, is_joined=False), {}))
@@ -114,9 +110,6 @@ def test_the_small_all_reduce_is_small():
         if event.call is not None and event.call.origin.phase.value == "join control"
     }
     assert shapes == {"all_reduce SUM int64[3, 5]"}
-
-
-# The last rank to join is authoritative.
 
 
 @rows(
@@ -147,9 +140,6 @@ def test_the_last_rank_to_join_of_several_the_highest_gives_its_state_to_all(num
 
     expected = ([last] * 2, [10 + last] * 2)
     assert list(run(program, len(numbers)).returns) == [expected] * len(numbers)
-
-
-# One join after the other, and training without one afterwards.
 
 
 @pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str)
@@ -205,9 +195,6 @@ def test_ranks_that_left_after_different_forwards_go_on_together():
 
     one, other = run(program, 2).returns
     assert len(one) == len(other)
-
-
-# Settings.
 
 
 def test_training_goes_on_after_an_early_termination():

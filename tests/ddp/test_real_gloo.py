@@ -98,9 +98,6 @@ def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-# Both engines.
-
-
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_same_as_torchs_engine(ran, name):
     compared = COMPARISONS[name]
@@ -129,9 +126,6 @@ def test_hooks_that_lose_precision_did_so(ran):
             assert_same(ours, oracle.expected(COMPARISONS[name].training)[0], tolerance=1e-9)
 
 
-# What is found.
-
-
 def test_a_layer_that_one_rank_lacks(ran):
     texts = [text for text, _ in ran["missing_parameter"]]
     assert "rank 1 has the parameter 1.weight float32[2, 2], rank 0 has none of that name" in texts[0]
@@ -144,9 +138,6 @@ def test_a_backward_that_left_buckets_open(ran):
         assert text.startswith("OpenBackwardError: the last backward left buckets open: no gradient came for ")
         assert re.search(r"branches\.1\.weight, branches\.1\.bias, [^;]* on rank 0; ", text)
         assert re.search(r"; branches\.0\.weight, branches\.0\.bias, [^;]* on rank 1\. ", text)
-
-
-# Joins.
 
 
 def test_collectives_in_the_loop(ran):
@@ -202,17 +193,11 @@ def test_a_join_leaves_torch_as_it_was(ran):
     assert ran["nothing_left_behind"] == [(True, True)] * WORLD_SIZE
 
 
-# The processes themselves.
-
-
 def test_a_callback_that_outlives_its_group_does_not_end_the_process(ran):
     assert ran["callback_that_outlives_its_group"] == [2.0, 2.0]
     first, *_, last = PROGRAMS
     assert first == "callback_that_outlives_its_group"
     assert ran[last]
-
-
-# Buffers.
 
 
 def test_the_example_of_counts_in_buffers(ran):

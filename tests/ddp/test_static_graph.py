@@ -165,9 +165,6 @@ def test_a_loss_that_does_not_depend_on_the_output():
     check(Leaves, loss, {})
 
 
-# A graph that changes all the same.
-
-
 def test_a_parameter_that_is_not_used_any_more_is_named():
     def program(rank):
         model = wrapped()
@@ -200,9 +197,6 @@ def test_more_gradients_than_before_are_named():
             mean_square(model, ramp(rank)).backward()
 
     run(program, 2)
-
-
-# What is learned, as a value.
 
 
 def test_learning_counts_and_then_counts_down():

@@ -182,9 +182,6 @@ def test_without_remote_references(monkeypatch, rpc):
     assert list(find_tensors(Attributes(a=A))) == [A]
 
 
-# The walk.
-
-
 class Three(nn.Module):
     def __init__(self):
         super().__init__()

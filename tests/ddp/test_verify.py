@@ -101,14 +101,17 @@ CHANGES = {
 }
 
 
-def test_a_setting_that_differs_is_named():
-    text = explain([Version((0, 1), described()), Version((2,), described(bucket_cap_mb=1.0))])
-    assert "differ: rank 2 has bucket_cap_mb=1.0, the others have bucket_cap_mb=25.0; build" in text
-
-
-def test_a_setting_that_only_some_have_is_named():
-    text = explain([Version((0, 1), described()), Version((2,), described(static_graph=True))])
-    assert "differ: rank 2 has static_graph=True, the others have no setting static_graph; build" in text
+@rows(
+    ("setting", "told"),
+    [
+        ({"bucket_cap_mb": 1.0}, "bucket_cap_mb=1.0, the others have bucket_cap_mb=25.0"),
+        ({"static_graph": True}, "static_graph=True, the others have no setting static_graph"),
+    ],
+    ids=["differs", "only some have it"],
+)
+def test_a_setting_that_differs_is_named(setting, told):
+    text = explain([Version((0, 1), described()), Version((2,), described(**setting))])
+    assert f"differ: rank 2 has {told}; build" in text
 
 
 def test_on_a_tie_the_lowest_rank_is_what_the_others_are_compared_with():
@@ -157,9 +160,6 @@ def test_digest_sees_every_difference(change):
 
 def test_values_are_not_compared():
     assert described(lambda module: nn.init.zeros_(module.encoder.weight)) == described()
-
-
-# On the simulated group.
 
 
 def program(rank, change, odd_ranks):

@@ -217,9 +217,9 @@ def test_a_state_dict_goes_round():
 
     training = Training(networks.with_buffers, equal_batches(2, count=4), mean_square, momentum=0.9)
     for stops_halfway in (False, True):
-        result = simulate(program, 2, args=(stops_halfway,))
-        result.raise_for_verdict()
-        for (names, actual), expected in zip(result.returns, expectation(training), strict=True):
+        for (names, actual), expected in zip(
+            returned(program, 2, args=(stops_halfway,)), expectation(training), strict=True
+        ):
             assert all(name.startswith("module.") for name in names)
             assert_same(actual, expected)
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import ddp, simulate
 from ddpsim.simulator.diagnosis.advice import Cause
+from tests.kit.futures import done
 
 from .ending import end, ends_with
 
@@ -47,15 +48,6 @@ def train(rank, engine, hook, *, odd=2, normalised=False, skips=(), scale=1.0, s
 def found(*arguments, world_size=4, **options):
     (finding,) = simulate(lambda rank: train(rank, *arguments, **options), world_size).findings
     return finding
-
-
-def done(tensor):
-    future = torch.futures.Future()
-    future.set_result(tensor)
-    return future
-
-
-# --- hooks ------------------------------------------------------------------------------------------------------------
 
 
 def averages(state, bucket, is_odd, step):
@@ -195,9 +187,6 @@ def test_hooks_that_are_not_registered_alike_and_a_rank_without_input(engine, re
     (finding,) = simulate(program_of(engine, register, steps=steps), 4).findings
     assert (finding.code, finding.ranks) == (code, (2,))
     ends_with(finding, cause)
-
-
-# --- nobody is to blame -----------------------------------------------------------------------------------------------
 
 
 def test_chains_of_several_buckets_blame_no_hook():

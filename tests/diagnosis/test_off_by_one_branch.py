@@ -79,28 +79,18 @@ def test_a_function_that_is_called_in_a_branch_too_is_told_where_it_is_called(tm
     )
 
 
-def test_a_function_whose_loop_a_rank_leaves_early_is_not_called_in_a_branch(tmp_path):
-    compute = synchronising(tmp_path / "metric.py")
+@pytest.mark.parametrize("is_of_a_file", [True, False], ids=["a function whose loop it is", "a branch of its own"])
+def test_a_branch_of_each_ranks_own_is_not_to_blame_for_a_rank_that_leaves_early(is_of_a_file, tmp_path):
+    call = synchronising(tmp_path / "metric.py") if is_of_a_file else dist.barrier
 
     def program(rank):
-        (first if rank == 0 else second)(compute)
+        (first if rank == 0 else second)(call)
         for _ in range(2 if rank == 1 else 3):
-            compute()
+            call()
 
     finding = found(program)
     assert finding.ranks == (1,)
-    assert "rank 1 returned without making barrier #6" in finding.text
-
-
-def test_a_branch_of_each_ranks_own_is_not_to_blame_for_a_rank_that_leaves_early():
-    def program(rank):
-        (first if rank == 0 else second)(dist.barrier)
-        for _ in range(2 if rank == 1 else 3):
-            dist.barrier()
-
-    finding = found(program)
-    assert finding.ranks == (1,)
-    assert "rank 1 returned without making barrier #3" in finding.text
+    assert f"rank 1 returned without making barrier #{6 if is_of_a_file else 3}" in finding.text
 
 
 def test_nor_is_one_on_another_group():

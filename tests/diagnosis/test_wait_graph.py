@@ -154,9 +154,6 @@ def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned)
     assert len(finding.ranks) == returned
 
 
-# --- who waits for whom, as values ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ranks", "slots", "edges"),
     [

@@ -56,9 +56,9 @@ def test_what_was_not_compared_is_named():
         queue.LifoQueue()
         threading.BoundedSemaphore()
 
-    named = ", and for LifoQueue, which no comparison had: 1 execution"
+    named = ", and for LifoQueue, for which DPOR was not tested: 1 execution"
     assert explore(one, 1).extent == SEEN + named
-    named = ", and for BoundedSemaphore, LifoQueue, which no comparison had: 1 execution"
+    named = ", and for BoundedSemaphore, LifoQueue, for which DPOR was not tested: 1 execution"
     assert explore(two, 1).extent == SEEN + named
 
 
@@ -67,4 +67,4 @@ def test_so_are_faults():
         pass
 
     covered = explore(nothing, 1, faults=[Crash(0, before_call=0)])
-    assert covered.extent == f"{SEEN}, and for faults, which no comparison had: 1 execution"
+    assert covered.extent == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"

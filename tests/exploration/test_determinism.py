@@ -90,9 +90,6 @@ def test_an_order_by_value_is_not():
     assert simulate(ordered(lambda each: each.size), 2, check_determinism=True).verdict is Verdict.PASS
 
 
-# --- in explorations --------------------------------------------------------------------------------------------------
-
-
 def test_each_schedule_of_an_exploration_runs_twice():
     runs = itertools.count()
 

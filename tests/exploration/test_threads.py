@@ -130,9 +130,6 @@ def sent_in_any_order(rank):
     return [tensor.item() for tensor in received]
 
 
-# --- counts that are known --------------------------------------------------------------------------------------------
-
-
 def test_two_threads_of_each_of_two_ranks_on_one_group():
     """Each rank has two orders: 4 executions, in 2 of which the ranks' orders agree."""
     exploration = explored(one_group, 2)
@@ -183,9 +180,6 @@ def test_a_thread_that_is_joined_first_is_in_no_race():
         return store().get("key")
 
     assert explored(program, 1).executions == 1
-
-
-# --- outcomes that a full search finds --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,6 @@ def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatc
     assert told.totals.count > told.totals.outcomes["ZeroDivisionError"] > 0
 
 
-# --- the corpus -------------------------------------------------------------------------------------------------------
-
-
 def write(folder, **texts):
     folder.mkdir(exist_ok=True)
     for name, text in texts.items():

@@ -72,9 +72,6 @@ def issues(program):
     return [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
 
 
-# --- programs ---------------------------------------------------------------------------------------------------------
-
-
 def features(program):
     """What a program has that others have not."""
     yield f"{program.world_size} ranks"
@@ -132,9 +129,6 @@ def test_the_least_programs():
     )
 
 
-# --- broken ones ------------------------------------------------------------------------------------------------------
-
-
 def test_broken_programs_are_valid_and_most_fail():
     for program, _ in broken():
         validate(program)
@@ -151,9 +145,6 @@ def test_the_least_broken_program():
     program, kind = least(broken_programs(), lambda chosen: check(chosen[0]).verdict is Verdict.FAIL)
     assert kind is BreakKind.MISSING
     assert sorted(program.ranks, key=len) == [(), (PLAIN, Wait("c0"))]
-
-
-# --- schedules and policies -------------------------------------------------------------------------------------------
 
 
 def test_schedules_have_few_switches_or_many():
@@ -174,9 +165,6 @@ def test_the_least_schedules():
 
 def test_policies_of_each_kind():
     assert {type(policy) for policy in drawn(policies(), 50)} == {Guided, RandomWalk, Pct}
-
-
-# --- trainings and whole scenarios ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("for_torch", sweep([False, True, "documented"], lambda each: each is False))

@@ -97,9 +97,6 @@ def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
     assert has_ended(process.pid, 20)  # joblib's own helper, too, once it has seen that we are gone
 
 
-# --- clusters ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.tier("nightly")
 def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
     distributed = pytest.importorskip("distributed")

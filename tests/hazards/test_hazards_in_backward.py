@@ -1,7 +1,6 @@
 """Works that a hook of a backward drops: the Reducer, or the step, may go on before a real backend is done."""
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
@@ -9,6 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, ddp, simulate
+from tests.kit.futures import done
 from tests.kit.results import codes
 from tests.kit.small_training import backward, network, sgd, train
 
@@ -19,12 +19,6 @@ WITHOUT_USED_MAP = OPTIONS[:2]
 ENGINES = pytest.mark.parametrize(
     "engine", [DistributedDataParallel, ddp.DistributedDataParallel], ids=["torch", "own"]
 )
-
-
-def done(tensor):
-    future = torch.futures.Future()
-    future.set_result(tensor)
-    return future
 
 
 def mean(bucket):

@@ -261,9 +261,6 @@ def test_ranks_as_processes():
         assert processes.has_poisoned
 
 
-# --- what was read comes to light -------------------------------------------------------------------------------------
-
-
 class Kept(NamedTuple):
     of: dict
 
@@ -409,9 +406,6 @@ def test_integers_of_64_bits_have_a_number_too(number):
     unmark(tensor)
     assert tensor[1].tolist() == [torch.iinfo(torch.long).max] * 3
     assert numbers_in([tensor, True, -1, 2**100, torch.iinfo(torch.long).min, torch.arange(9)]) == set()
-
-
-# --- what a reduce leaves elsewhere than on its destination -----------------------------------------------------------
 
 
 def reduces(rank, *, then, dtype=torch.float32, async_op=False):

@@ -32,35 +32,53 @@ def refused(capsys):
     return refused
 
 
-@pytest.mark.parametrize("timeout", ["0", "-3", "nan", "inf", "1201"])
-def test_timeout(refused, timeout):
-    expected = f"timeout is {float(timeout)}, expected more than 0 and at most 1200 seconds: say how long"
-    assert refused("send-send", f"--timeout {timeout}").startswith(expected)
+LINES = {
+    **{
+        f"--timeout {each}": f"timeout is {float(each)}, expected more than 0 and at most 1200 seconds: say how long"
+        for each in ("0", "-3", "nan", "inf", "1201")
+    },
+    **dict.fromkeys(["--policy random", "--seed 3"], r".*policy is '\w+' and seed \d, but real processes run freely"),
+    "--world-size 65": "world size is 65, expected at most 64 as processes of this machine: take fewer ranks",
+}
 
 
-def test_timeout_of_a_simulation(capsys):
-    assert main(["run", "send-send", "--timeout", "3"]) == 2
-    assert "timeout is 3.0, but transport 'memory' finds a deadlock at once" in capsys.readouterr().err
+@pytest.mark.parametrize(("line", "expected"), LINES.items(), ids=LINES)
+def test_options(refused, line, expected):
+    assert re.match(expected, refused(GREETS if "world" in line else "send-send", line))
 
 
-def test_timeout_that_is_no_number():
-    with pytest.raises(UsageError, match=r"^timeout is '3', expected more than 0"):
-        run_scenario("send-send", transport="processes", timeout_seconds="3")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("run send-send --timeout 3", "timeout is 3.0, but transport 'memory' finds a deadlock at once"),
+        ("run send-send --transport pigeon", "transport is 'pigeon', expected 'memory', 'gloo', 'processes'"),
+        ("zoo --transport processes --policy random", "but real processes run freely"),
+    ],
+)
+def test_options_of_another_transport_or_command(capsys, line, expected):
+    assert main(line.split()) == 2
+    assert expected in capsys.readouterr().err
 
 
-def test_unknown_transport(capsys):
-    assert main(["run", "send-send", "--transport", "pigeon"]) == 2
-    assert "transport is 'pigeon', expected 'memory', 'gloo', 'processes'" in capsys.readouterr().err
+OWN = Scenario("own", "", lambda rank: rank)
 
 
-@pytest.mark.parametrize("line", ["--policy random", "--seed 3"])
-def test_policy(refused, line):
-    assert re.search(r"policy is '\w+' and seed \d, but real processes run freely", refused("send-send", line))
-
-
-def test_policy_of_the_zoo(capsys):
-    assert main(["zoo", "--transport", "processes", "--policy", "random"]) == 2
-    assert "but real processes run freely" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("scenario", "options", "expected"),
+    [
+        ("send-send", {"timeout_seconds": "3"}, r"timeout is '3', expected more than 0"),
+        (GREETS, {"world_size": "4"}, r"world size is '4', expected a whole number from 1"),
+        (
+            "send-send",
+            {"budget": Budget()},
+            r"budget is Budget\(.*\), but real processes are no simulation: leave it out",
+        ),
+        (OWN, {}, r"own cannot be given to other processes .*: move it there, or name it as FI"),
+    ],
+)
+def test_arguments(scenario, options, expected):
+    with pytest.raises(UsageError, match=f"^{expected}"):
+        run_scenario(load(scenario) if scenario == GREETS else scenario, transport="processes", **options)
 
 
 def test_replay():
@@ -79,11 +97,6 @@ def test_torch_without_gloo(refused, monkeypatch):
     assert refused("send-send").startswith("transport is 'processes', but this torch has no gloo, expected one built")
 
 
-def test_too_many_ranks(refused):
-    expected = "world size is 65, expected at most 64 as processes of this machine: take fewer ranks"
-    assert refused(GREETS, "--world-size 65").startswith(expected)
-
-
 def test_limit_on_processes(refused, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
     assert refused(GREETS, "--world-size 5").startswith("world size is 5, expected at most 4 as processes of this")
@@ -95,18 +108,6 @@ def test_no_room_for_a_rank(refused, monkeypatch):
         "this user may have fewer than 16 processes, expected room for 16 a rank: raise the limit (ulimit -u), or"
     )
     assert refused(GREETS, "--world-size 1").startswith(expected)
-
-
-def test_world_size():
-    with pytest.raises(UsageError, match=r"^world size is '4', expected a whole number from 1"):
-        run_scenario(load(GREETS), transport="processes", world_size="4")
-
-
-def test_budget():
-    with pytest.raises(
-        UsageError, match=r"^budget is Budget\(.*\), but real processes are no simulation: leave it out"
-    ):
-        run_scenario("send-send", transport="processes", budget=Budget())
 
 
 def test_rank_that_dies_while_starting(server, refused, monkeypatch):
@@ -121,11 +122,3 @@ def test_program_that_cannot_be_loaded_there(server, refused, tmp_path):
     program.write_text("\n".join(lines), encoding="utf-8")
     text = refused(f"{program}:main", "--world-size 2")
     assert re.match(r"rank \d did not start \(UsageError: .*program\.py:2 raised AssertionError: not here", text)
-
-
-def test_program_that_no_other_process_finds():
-    scenario = Scenario("own", "", lambda rank: rank)
-    with pytest.raises(
-        UsageError, match=r"^own cannot be given to other processes .*: move it there, or name it as FI"
-    ):
-        run_scenario(scenario, transport="processes")

@@ -25,16 +25,11 @@ def test_reports_are_gathered():
     assert first.why_over() is None
 
 
-def test_a_hang_is_told_to_all():
-    first, second = world(2)
-    second.write(report(1, RankEnding.HUNG))
-    assert first.why_over() == HUNG
-
-
-def test_a_rank_that_does_not_start_ends_the_run():
-    first, second = world(2)
-    second.write(report(1, RankEnding.RAISED, has_started=False))
-    assert first.why_over() == FAILED_TO_START
+def test_a_hang_and_a_rank_that_does_not_start_end_the_run_for_all():
+    for ending, has_started, why in ((RankEnding.HUNG, True, HUNG), (RankEnding.RAISED, False, FAILED_TO_START)):
+        first, second = world(2)
+        second.write(report(1, ending, has_started=has_started))
+        assert first.why_over() == why, ending
 
 
 def test_a_supervisor_without_a_sign_of_life_is_reported_once():

@@ -55,9 +55,6 @@ def waits_of(host):
     ]
 
 
-# --- collectives ------------------------------------------------------------------------------------------------------
-
-
 def test_collectives_meet_and_their_ranks_go_on():
     host = Host([calls(rank, 3, "all_reduce", "barrier") for rank in range(3)])
     assert host.codes == []
@@ -164,9 +161,6 @@ def test_a_chain_makes_calls_inside_a_delivery():
     ]  # fmt: skip
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("first", ["send", "recv"])
 def test_a_message_meets_its_receive_whoever_comes_first(first):
     other = {"send": "recv", "recv": "send"}[first]
@@ -211,9 +205,6 @@ def test_calls_are_tested_for_without_waiting():
     assert sorted(host.done("returned")) == [("returned", 0, [False, False, False, True]), ("returned", 1, [True])]
 
 
-# --- deadlocks --------------------------------------------------------------------------------------------------------
-
-
 def test_who_waits_for_whom_is_told_of_a_cycle():
     host = Host([Rank(rank, 2).call("recv", peer=1 - rank) for rank in range(2)])
     assert host.codes == ["deadlock.cycle"]
@@ -253,9 +244,6 @@ def test_who_asks_for_more_as_it_is_unwound_is_told_to_leave_again():
         yield Checkpoint()
 
     assert Host([clings(), calls(1, 2)]).done("unwound") == [("unwound", 0)]
-
-
-# --- the store --------------------------------------------------------------------------------------------------------
 
 
 def stores(operation, *keys, **options):
@@ -307,9 +295,6 @@ def test_a_key_that_nobody_sets_is_a_deadlock():
 def one(request):
     """A program of one request."""
     return (yield request)
-
-
-# --- time, faults, limits ---------------------------------------------------------------------------------------------
 
 
 def test_time_moves_when_nobody_else_can_go_on():
@@ -407,9 +392,6 @@ def test_a_policy_that_answers_anything_but_an_index_breaks_the_run(choice):
     assert isinstance(host.run.life.failure, UsageError)
     assert f"policy Broken answered {choice!r}, expected 0 to 1" in str(host.run.life.failure)
     assert [what[1] for what in host.done("unwound")] == [0, 1]
-
-
-# --- threads ----------------------------------------------------------------------------------------------------------
 
 
 def test_threads_wait_for_locks_and_for_each_other():
@@ -517,9 +499,6 @@ def test_who_waits_for_a_chain_knows_whether_another_thread_runs_it():
 
     assert Host([program()], chains={(0, 1): chain()}).codes == []
     assert said == [False, True, False]
-
-
-# --- values and states ------------------------------------------------------------------------------------------------
 
 
 def test_every_request_answer_and_reply_goes_through_the_pipe():

@@ -10,6 +10,13 @@ import torch.distributed as dist
 FUTURES = ("of the call", "chained", "collected")
 
 
+def done(value: Any) -> torch.futures.Future[Any]:
+    """One that is done."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(value)
+    return future
+
+
 def future_of(work: dist.Work, kind: str) -> Any:
     """One that is done when a call is."""
     future = work.get_future()

@@ -211,7 +211,7 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
 
 def test_what_breaks_before_the_program_begins_is_told_as_ours():
     channel, theirs = Channel.pair()
-    files = Files()
+    files = Files.opened()
     given = [theirs.fileno(), os.memfd_create("arena"), files.output, files.errors, files.stack]
     pid = os.fork()
     if not pid:

@@ -11,6 +11,7 @@ from torch.distributed import rpc
 from torch.distributed.rpc import init_rpc
 
 from ddpsim import UsageError, simulate
+from tests.kit.results import returned
 
 BOTH = [pytest.param("thread"), pytest.param("process", marks=pytest.mark.tier("ci"))]
 
@@ -29,9 +30,7 @@ def test_the_fake_backend_has_a_world_of_any_size(isolation: Any) -> None:
         dist.barrier(group)
         return dist.get_world_size(), dist.get_rank(group), tensor.item()
 
-    result = simulate(program, 2, isolation=isolation)
-    result.raise_for_verdict()
-    assert result.returns == ((8, 1, 1.0),) * 2
+    assert returned(program, 2, isolation=isolation) == ((8, 1, 1.0),) * 2
 
 
 def test_a_fake_group_beside_the_default_one() -> None:
@@ -42,9 +41,7 @@ def test_a_fake_group_beside_the_default_one() -> None:
         dist.all_reduce(tensor)
         return tensor.item()
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (2.0, 2.0)
+    assert returned(program, 2) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("isolation", BOTH)

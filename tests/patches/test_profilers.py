@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import UsageError, simulate
+from tests.kit.results import returned
 
 
 def test_a_second_rank_that_profiles_ends_the_run_with_a_line() -> None:
@@ -31,6 +32,4 @@ def test_ranks_profile_one_after_another() -> None:
             dist.barrier()
         return sum(event.name == "c10d::broadcast_" for event in profiled.events())
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (1, 1)
+    assert returned(program, 2) == (1, 1)

@@ -96,9 +96,6 @@ def test_groups_are_told_apart_by_name_and_description():
     assert {event.call.group for event in result.trace if event.call} == {"1", "experts 2"}
 
 
-# --- ranks that disagree about a group ---
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_different_members_are_a_mismatch(seed):
     def program(rank):
@@ -123,9 +120,6 @@ def test_so_is_who_takes_itself_for_none_and_who_makes_another_group_of_that_nam
 def test_a_member_that_never_makes_the_group_is_missing():
     result = simulate(lambda rank: dist.new_group([0, 1]) if rank != 1 else None, 3)
     assert codes(result) == [("deadlock.missing_rank", (1,))]
-
-
-# --- destroying ---
 
 
 def test_a_destroyed_group_is_of_no_use_and_the_others_are():

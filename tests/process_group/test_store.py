@@ -322,16 +322,9 @@ def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one()
     assert sorted(filter(None, result.returns)) == [b"a", b"b"]
 
 
-# --- which of several keys is missing ---------------------------------------------------------------------------------
-
-
-def store_of():
-    return dist.distributed_c10d._get_default_store()
-
-
 def sets_some(rank, *, timeout=None, late=("a", "c")):
     """Of four keys that both wait for, rank 0 sets two, and those before or after rank 1 has begun to wait."""
-    store = store_of()
+    store = own_store()
     if rank == 0:
         time.sleep(1)
         for key in late:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpsim import UsageError, Verdict, simulate
+from tests.kit.results import returned
 from tests.kit.small_training import sgd, train, wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
@@ -69,11 +70,10 @@ def test_a_dispatch_mode_sees_each_call_once_and_no_tensor_operation_of_ours(iso
             _every_collective(rank)
         return [name for name in seen.names if name not in ("aten.ones.default", "aten.empty.memory_format")]
 
-    result = simulate(program, 2, isolation=isolation)
-    result.raise_for_verdict()
+    returns = returned(program, 2, isolation=isolation)
     names = "allreduce_ reduce_ broadcast_ allgather_ _allgather_base_ gather_ scatter_ reduce_scatter_ "
     names += "_reduce_scatter_base_ alltoall_base_ barrier"
-    assert result.returns == ([f"c10d.{name}.default" for name in names.split()],) * 2
+    assert returns == ([f"c10d.{name}.default" for name in names.split()],) * 2
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -87,9 +87,7 @@ def test_a_rank_that_waits_under_a_mode_shows_it_nothing_of_others(isolation: An
             sent.wait()
         return seen.names, functions.names, received[0].item()
 
-    result = simulate(program, 2, isolation=isolation, policy="random")
-    result.raise_for_verdict()
-    assert result.returns == (([], [], 2.0), ([], [], 1.0))
+    assert returned(program, 2, isolation=isolation, policy="random") == (([], [], 2.0), ([], [], 1.0))
 
 
 def test_what_a_program_hangs_on_a_future_runs_under_its_own_modes() -> None:
@@ -103,9 +101,7 @@ def test_what_a_program_hangs_on_a_future_runs_under_its_own_modes() -> None:
             torch.ones(1)
         return [name for name in seen.names if "cumsum" in name], functions.names, seen.names[-1:]
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    for names, functions, last in result.returns:
+    for names, functions, last in returned(program, 2):
         assert names == ["aten.cumsum.default"]
         assert functions.count("cumsum") == 1
         assert last == ["aten.ones.default"]  # its modes are on afterwards
@@ -146,9 +142,7 @@ def test_a_mode_that_refuses_clone_lets_ddp_train() -> None:
         assert weight.grad is not None
         return weight.grad[0, 0].item()
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (1.5, 1.5)
+    assert returned(program, 2) == (1.5, 1.5)
 
 
 @pytest.mark.parametrize("device", ["fake", "meta"])
@@ -166,9 +160,7 @@ def test_tensors_without_data_move_nothing_and_wait_for_nobody(device: str) -> N
         dist.all_reduce(tensor)
         return tensor.item()
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (2.0, 2.0)
+    assert returned(program, 2) == (2.0, 2.0)
 
 
 def test_a_call_under_a_mode_is_named_by_the_line_that_makes_it() -> None:

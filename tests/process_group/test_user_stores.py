@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from ddpsim import Verdict, simulate
 from ddpsim.simulator.process_group.store import MemoryStore
+from tests.kit.results import returned
 
 KINDS = ["file", "tcp", "hash"]
 
@@ -34,9 +35,7 @@ def test_a_get_waits_for_another_rank(kind: str, policy: Any, tmp_path: Path) ->
             store.set("key", "value")
         return bytes(store.get("key"))
 
-    result = simulate(program, 2, policy=policy)
-    result.raise_for_verdict()
-    assert result.returns == (b"value", b"value")
+    assert returned(program, 2, policy=policy) == (b"value", b"value")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -67,9 +66,7 @@ def test_a_default_group_made_with_a_file_store_has_a_store_that_waits(seed: int
         dist.all_reduce(total)
         return store.get("key"), total.item()
 
-    result = simulate(program, 2, policy="random", seed=seed)
-    result.raise_for_verdict()
-    assert result.returns == ((b"value", 2.0),) * 2
+    assert returned(program, 2, policy="random", seed=seed) == ((b"value", 2.0),) * 2
 
 
 def test_a_real_store_from_before_the_run_makes_a_group_that_waits() -> None:

@@ -117,13 +117,14 @@ def test_check_refuses_as_well():
         check(program((Wait("a"),)))
 
 
-def test_accepted():
-    validate(program((*waited(reduced("a", group="g")), A.__class__("b", "barrier")), (), groups=[Group("g", (0,))]))
-
-
-def test_a_collective_is_waited_for_as_often_as_one_likes():
-    validate(program((A, Wait("a"), Wait("a"))))
-
-
-def test_the_largest_tag_is_one():
-    validate(program(waited(sent("a", 1, tag=2**31 - 1)), waited(received("a", 0, tag=2**31 - 1))))
+@rows(
+    "accepted",
+    [
+        program((*waited(reduced("a", group="g")), A.__class__("b", "barrier")), (), groups=[Group("g", (0,))]),
+        program((A, Wait("a"), Wait("a"))),
+        program(waited(sent("a", 1, tag=2**31 - 1)), waited(received("a", 0, tag=2**31 - 1))),
+    ],
+    ids=["a group of one", "a collective is waited for as often as one likes", "the largest tag"],
+)
+def test_accepted(accepted):
+    validate(accepted)

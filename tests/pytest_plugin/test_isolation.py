@@ -25,39 +25,33 @@ def test_ranks_share_nothing(run):
     ],
     ids=["assertion", "deadlock", "gone"],
 )
-def test_a_failure_is_told_as_elsewhere(run, body, told):
-    result = run(marked(body, PROCESS))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"*{told}*", "  replay  pytest *"])
+def test_a_failure_is_told_as_elsewhere(fails, body, told):
+    fails(marked(body, PROCESS)).stdout.fnmatch_lines([f"*{told}*", "  replay  pytest *"])
 
 
-def test_it_is_explored(run):
+def test_it_is_explored(fails):
     source = marked(
         "if rank == 0:\n    seen = torch.zeros(1)\n    assert dist.recv(seen) == 1\n    dist.recv(seen)\n"
         "else:\n    dist.send(torch.ones(1), 0)",
         'ranks(3, isolation="process", explore=True)',
     )
-    result = run(source)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*rank 0 raised AssertionError*"])
+    fails(source).stdout.fnmatch_lines(["*rank 0 raised AssertionError*"])
 
 
 def test_a_rank_that_skips(run):
     run(marked("pytest.skip('not here')", PROCESS)).assert_outcomes(skipped=1)
 
 
-def test_what_there_is_no_such_thing_of(run):
-    result = run(marked("pass", 'ranks(2, isolation="container")'))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*isolation is 'container', expected 'thread' or 'process': give one of these*"])
+def test_what_there_is_no_such_thing_of(fails):
+    failure = fails(marked("pass", 'ranks(2, isolation="container")'))
+    failure.stdout.fnmatch_lines(["*isolation is 'container', expected 'thread' or 'process': give one of these*"])
 
 
-def test_ranks_find_the_gpus_that_a_marker_gives(run):
+def test_ranks_find_the_gpus_that_a_marker_gives(run, fails):
     body = "assert torch.cuda.device_count() == 3 and torch.zeros(1).cuda(2).is_cuda"
     run(marked(body, 'ranks(2, isolation="process", gpus=3)')).assert_outcomes(passed=1)
-    result = run(marked("pass", "ranks(2, gpus=3)"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*gpus is 3, but ranks are threads, which share torch.cuda: *"])
+    failure = fails(marked("pass", "ranks(2, gpus=3)"))
+    failure.stdout.fnmatch_lines(["*gpus is 3, but ranks are threads, which share torch.cuda: *"])
 
 
 WATCH = """

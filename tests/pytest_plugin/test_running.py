@@ -230,9 +230,6 @@ def test_full_traces_and_locals_are_shown_on_demand(run):
     run(source).stdout.no_fnmatch_line("*running.py*")
 
 
-# --- pytest's fixtures inside ranks -----------------------------------------------------------------------------------
-
-
 def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run, fails):
     source = "import warnings\n" + marked("warnings.warn('careful', DeprecationWarning)\ndist.barrier()")
     result = run(source)
@@ -271,11 +268,10 @@ def test_an_exception_group_says_whose_it_is(fails):
     failure.stdout.fnmatch_lines(["*ranks 0, 1 raised ExceptionGroup: several (2 sub-exceptions) at test_it.py:8"])
 
 
-def test_a_rank_that_is_stuck_is_told_with_its_stack(run, monkeypatch):
+def test_a_rank_that_is_stuck_is_told_with_its_stack(fails, monkeypatch):
     monkeypatch.setattr(sys, "lock_of_this_test", lock := threading.Lock(), raising=False)
     with lock:  # once it is released, the thread left behind ends
         body = "if rank == 1:\n    lock = sys.lock_of_this_test\n    lock.acquire()\ndist.barrier()"
-        result = run("import sys\n" + marked(body, 'ranks(2, budget={"stuck_seconds": 0.2})', name="test_stuck"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["STUCK  stuck", "*lock.acquire()*", "  replay  pytest test_it.py::test_stuck*"])
-    result.stdout.no_fnmatch_line("*running.py*")
+        failure = fails("import sys\n" + marked(body, 'ranks(2, budget={"stuck_seconds": 0.2})', name="test_stuck"))
+    failure.stdout.fnmatch_lines(["STUCK  stuck", "*lock.acquire()*", "  replay  pytest test_it.py::test_stuck*"])
+    failure.stdout.no_fnmatch_line("*running.py*")

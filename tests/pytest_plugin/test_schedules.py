@@ -32,9 +32,6 @@ def passes(options=""):
     return marked("dist.barrier()", with_options(options), name="test_passes")
 
 
-# --- seeds ------------------------------------------------------------------------------------------------------------
-
-
 def test_each_seed_is_a_test_of_its_own(run):
     result = run(race("seeds=range(8)"), "-v")
 
@@ -62,9 +59,6 @@ def test_seeds_come_behind_parameters_and_can_be_asked_for(run):
     result.assert_outcomes(passed=4)
     names = [line.split()[0] for line in result.outlines if "PASSED" in line]
     assert names == [f"test_it.py::test_it[{n}-seed{seed}]" for n in "ab" for seed in (5, 1)]
-
-
-# --- explorations -----------------------------------------------------------------------------------------------------
 
 
 def test_an_exploration_finds_the_order_that_fails_and_shows_only_its_output(fails):
@@ -118,9 +112,6 @@ def test_it(own, rank):
 def test_made():
     assert len(made) > 2 and made.count(0) == made.count(1)
 """).assert_outcomes(passed=2)
-
-
-# --- expectations -----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_expected_passes_if_it_is_found(run):
@@ -179,9 +170,6 @@ def test_a_hazard_is_expected_of_a_run_that_passes(run):
 
 def test_an_expected_error_of_a_rank_still_skips_and_xfails(run):
     run(marked('pytest.skip("not here")', 'ranks(2, expect="rank_error")')).assert_outcomes(skipped=1)
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def test_a_policy_and_a_seed_for_all(run):

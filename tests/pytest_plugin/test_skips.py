@@ -51,9 +51,6 @@ def test_a_finding_that_is_expected_does_not_follow_from_a_skip(run, calls, expe
     run(skips(calls, options=f", expect={expect!r}")).assert_outcomes(**{outcome: 1})
 
 
-# --- behind the yield -------------------------------------------------------------------------------------------------
-
-
 def closes(behind, calls="assert rank != 1, 'of the test'", mark="ranks(2)"):
     """A test, and a fixture of the rank's own."""
     return f"\n@per_rank\ndef own(rank):\n    yield\n    {behind}\n" + marked(calls, mark, arguments="rank, own")

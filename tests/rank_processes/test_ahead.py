@@ -190,9 +190,9 @@ def test_what_is_read_without_waiting_is_the_same_each_time():
 def test_on_the_console(words, option, monkeypatch):
     asked = []
 
-    def keep(coordinator, *arguments, is_speculative, **options):
-        asked.append(is_speculative)
-        begin(coordinator, *arguments, is_speculative=is_speculative, **options)
+    def keep(coordinator, kernel, children, config, **options):
+        asked.append(config.is_speculative)
+        begin(coordinator, kernel, children, config, **options)
 
     begin = Coordinator.__init__
     monkeypatch.setattr(Coordinator, "__init__", keep)

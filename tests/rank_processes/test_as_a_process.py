@@ -36,8 +36,8 @@ def run(tmp_path, monkeypatch):
     return runs
 
 
-def test_signals_and_alarms(run, capfd):
-    result = run(
+PRINTS = {
+    "signals and alarms": (
         """
         def run(rank):
             got = []
@@ -46,14 +46,10 @@ def test_signals_and_alarms(run, capfd):
             os.kill(os.getpid(), signal.SIGUSR1)
             signal.raise_signal(signal.SIGTERM)
             print(got)
-        """
-    )
-    assert result.verdict is Verdict.PASS, str(result)
-    assert capfd.readouterr().out == "['usr1', 'term']\n" * 2
-
-
-def test_children_of_its_own(run, capfd):
-    result = run(
+        """,
+        ["['usr1', 'term']"] * 2,
+    ),
+    "children of its own": (
         """
         def run(rank):
             told = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True, check=True)
@@ -64,10 +60,48 @@ def test_children_of_its_own(run, capfd):
                 os.write(writing, b"forked")
                 os._exit(3)
             print(told.stdout.strip(), os.read(reading, 10), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """,
+        ["42 b'forked' 3"] * 2,
+    ),
+    "logs of the rank": (
         """
-    )
+        def run(rank):
+            logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {rank} %(message)s", filename=f"log{rank}")
+            logging.info("begins")
+            faulthandler.enable()
+            faulthandler.dump_traceback(open(f"stack{rank}", "w"))
+            print(open(f"log{rank}").read().strip(), "in run" in open(f"stack{rank}").read())
+        """,
+        [f"INFO {rank} begins True" for rank in range(2)],
+    ),
+    "threads without an object": (
+        """
+        import _thread
+
+        def run(rank):
+            done = []
+
+            def work(factor, more):
+                total = torch.ones(1) * factor * more
+                dist.all_reduce(total)
+                done.append(total.item())
+
+            ident = _thread.start_new_thread(work, (rank,), {"more": 2})
+            while not done:
+                time.sleep(0.01)
+            print(done, type(ident).__name__)
+        """,
+        ["[2.0] int"] * 2,
+    ),
+}
+"""What a program may do as a process, and what its ranks print then."""
+
+
+@pytest.mark.parametrize(("source", "lines"), PRINTS.values(), ids=PRINTS)
+def test_it_works_on_ranks(run, capfd, source, lines):
+    result = run(source)
     assert result.verdict is Verdict.PASS, str(result)
-    assert capfd.readouterr().out == "42 b'forked' 3\n" * 2
+    assert sorted(capfd.readouterr().out.splitlines()) == lines
 
 
 def test_workers_of_a_loader(run, capfd):
@@ -86,21 +120,6 @@ def test_workers_of_a_loader(run, capfd):
     result = run(source.format(after="if rank == 1: break"))
     assert result.findings[0].code is Code.MISMATCH_OPERATION
     assert "train.py:" in result.findings[0].body
-
-
-def test_logs_are_of_the_rank(run, capfd):
-    result = run(
-        """
-        def run(rank):
-            logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {rank} %(message)s", filename=f"log{rank}")
-            logging.info("begins")
-            faulthandler.enable()
-            faulthandler.dump_traceback(open(f"stack{rank}", "w"))
-            print(open(f"log{rank}").read().strip(), "in run" in open(f"stack{rank}").read())
-        """
-    )
-    assert result.verdict is Verdict.PASS, str(result)
-    assert sorted(capfd.readouterr().out.splitlines()) == [f"INFO {rank} begins True" for rank in range(2)]
 
 
 def test_a_hang_in_a_handler_is_diagnosed(run):
@@ -167,26 +186,3 @@ def test_files_that_were_not_closed_are_written_whatever_else_the_program_leaves
         flush(has_own_files=True)
         assert (tmp_path / "log").read_text() == "a line"
     assert len(left) == 2
-
-
-def test_threads_without_an_object(run, capfd):
-    result = run(
-        """
-        import _thread
-
-        def run(rank):
-            done = []
-
-            def work(factor, more):
-                total = torch.ones(1) * factor * more
-                dist.all_reduce(total)
-                done.append(total.item())
-
-            ident = _thread.start_new_thread(work, (rank,), {"more": 2})
-            while not done:
-                time.sleep(0.01)
-            print(done, type(ident).__name__)
-        """
-    )
-    assert result.verdict is Verdict.PASS, str(result)
-    assert capfd.readouterr().out == "[2.0] int\n" * 2

@@ -282,6 +282,6 @@ class Endless:
 def test_a_last_word_that_never_comes(monkeypatch):
     monkeypatch.setattr(coordinator, "_LAST_WORD_SECONDS", 0.1)
     result = run(lambda rank: Endless() if rank else None)
-    assert result.findings[0].summary == "rank 1 was killed by SIGKILL before it could say what came of its program"
+    assert result.findings[0].summary == "rank 1 was killed by SIGKILL before it reported its result"
     assert result.findings[0].ranks == (1,)
     assert run(lambda rank: 1 if rank else None).returns == (None, 1)

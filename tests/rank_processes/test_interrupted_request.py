@@ -10,7 +10,7 @@ from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, GoOn, Switch
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, Finish
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.messages import Ask, AwaitTurn, Count, CountTasks, Turn
+from ddpsim.simulator.rank_processes.messages import Ask, AwaitTurn, CountTasks, Turn
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import Files
@@ -58,7 +58,7 @@ class Rank:
     def __init__(self):
         near, self.far = Channel.pair()
         self.wire = Wire(near, lambda: self.kernel)
-        self.files = Files()
+        self.files = Files.opened()
         self.kernel = RemoteKernel(RankChannel(self.wire, 0, self.files), 0, Arena(4096), is_observed=False)
 
     def answered(self, *turns):
@@ -111,7 +111,7 @@ def test_the_end_of_a_rank_that_is_interrupted_is_said_once(rank, moment):
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_is_no_request_of_the_kernel_keeps_its_answer_too(rank, moment):
-    rank.answered(Count(5), OVER)
+    rank.answered(5, OVER)
     rank.wire.comes = moment
     assert rank.kernel.run.started == 5
     assert rank.kernel.handle(Finish(Change.UNWIND)) == Switch(None)

@@ -143,9 +143,6 @@ def test_a_coalesced_collective_is_one_call():
     assert "all_gather_into_tensor_coalesced #0  float32[3], [5]" in finding.body
 
 
-# --- what the records lack --------------------------------------------------------------------------------------------
-
-
 def test_a_ring_that_lost_its_beginning_is_compared_from_there_on():
     members = {"0": (0, 1, 2)}
     calls = [DONE] * 9

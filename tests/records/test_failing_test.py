@@ -57,9 +57,6 @@ def test_what_tells_the_lines_is_found_by_its_name_in_another_process():
     )
 
 
-# --- for pytest -------------------------------------------------------------------------------------------------------
-
-
 def written_and_run(program):
     """The text of the test that is written, and the finding that leads when it runs."""
     text, names = text_of_test(program, function="test_it", summary="a 'cause'", command="ddpsim diagnose dumps"), {}

@@ -411,9 +411,6 @@ def test_a_sum_that_is_only_looked_at_or_trained_on_is_not_compared(program):
     assert finding.code == "unchecked"
 
 
-# --- parameters that are averaged in one flat tensor ------------------------------------------------------------------
-
-
 def averaged_flat(rank, *, divisors=(2, 2), takes=True, seeds=(0, 0), divides_first=False, every=2):
     """Each rank has batches of its own; all parameters are averaged together every second step."""
     model = network(seed=seeds[rank])

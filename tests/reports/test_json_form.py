@@ -191,15 +191,19 @@ NO_JSON = {
 }
 
 
-@rows("data", NO_JSON.values(), ids=NO_JSON)
-def test_what_is_not_whole_json_is_told(data):
-    with pytest.raises(ReportError, match=r"^the file is not valid JSON \(.*\), expected .*: write it again$"):
-        from_json(data)
+SOMETHING_ELSE = [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}']
 
 
-@rows("data", [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}'])
-def test_json_that_is_something_else_is_told(data):
-    with pytest.raises(ReportError, match=r"^the file is not a ddpsim report \(.*\), expected .*: check the path$"):
+@rows(
+    ("data", "told"),
+    [
+        *((data, r"valid JSON \(.*\), expected .*: write it again") for data in NO_JSON.values()),
+        *((data, r"a ddpsim report \(.*\), expected .*: check the path") for data in SOMETHING_ELSE),
+    ],
+    ids=[*NO_JSON, *range(len(SOMETHING_ELSE))],
+)
+def test_what_is_not_json_or_json_of_something_else_is_told(data, told):
+    with pytest.raises(ReportError, match=rf"^the file is not {told}$"):
         from_json(data)
 
 

@@ -43,9 +43,6 @@ def leaves(rank):
         dist.barrier()
 
 
-# --- who waits for whom -----------------------------------------------------------------------------------------------
-
-
 def threads_wait(rank):
     """Rank 1 waits for its thread, which waits for rank 0, which waits for the store."""
     if rank == 0:
@@ -95,9 +92,6 @@ def test_who_waits_for_a_lock_waits_for_its_holder():
         Who(0): ("a lock", (Who(0, "holder"),)),
         Who(0, "holder"): ('barrier #0  group "default"', (), (1,)),
     }
-
-
-# --- ranks, sites, findings -------------------------------------------------------------------------------------------
 
 
 def ends(rank):
@@ -272,9 +266,6 @@ def test_events_are_those_of_the_trace():
     assert run.virtual_seconds == 1.5
 
 
-# --- explorations -----------------------------------------------------------------------------------------------------
-
-
 def test_an_exploration_has_both_runs_and_where_they_part():
     explored = explore_scenario("results-taken-in-order-of-arrival", keep_going=True)
     made = document_of_exploration(explored, name="n", how="h", is_expected=True, conclusion="c")
@@ -376,9 +367,6 @@ def test_the_lines_of_a_finding():
 def test_every_finding_has_advice(name):
     findings = document(name).runs[0].findings
     assert {tuple(line.label for line in finding.lines[-2:]) for finding in findings} == {("cause", "try")}
-
-
-# --- runs too long for a report ---------------------------------------------------------------------------------------
 
 
 def goes_on(rank):

@@ -27,9 +27,6 @@ def met(run):
     return [(slot.state, slot.missing, calls_in(run, slot)) for slot in run.slots]
 
 
-# --- slots of collectives ---------------------------------------------------------------------------------------------
-
-
 def two_collectives(rank):
     dist.all_reduce(torch.ones(3))
     dist.barrier()
@@ -83,9 +80,6 @@ def test_the_slot_whose_calls_differ_is_mismatched():
     assert (run.slots[0].match, run.findings[0].slots) == (None, (0,))
     # Its repaired twin meets.
     assert {slot.state for slot in document(f"{MISMATCH}-repaired").runs[0].slots} == {"matched"}
-
-
-# --- slots of messages ------------------------------------------------------------------------------------------------
 
 
 def sends_three(rank):

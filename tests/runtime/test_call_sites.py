@@ -104,9 +104,6 @@ def test_of_the_scenarios_only_the_pytest_plugin_is_none_of_the_users():
     assert is_users(from_file(interpreter))
 
 
-# --- who called that --------------------------------------------------------------------------------------------------
-
-
 SUM = """
 import torch.distributed as dist
 

@@ -61,9 +61,6 @@ def bug(*, ranks=1, marker="  # found here"):
     return BUG.format(ranks=ranks, marker=marker)
 
 
-# --- list -------------------------------------------------------------------------------------------------------------
-
-
 def test_list_shows_all_but_the_repaired_twins(ddpsim):
     _, out, err = ddpsim("list")
     lines = out.splitlines()
@@ -187,9 +184,6 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
     assert re.fullmatch(r"ddpsim: \S*bad\.toml cannot be listed \(.*\): run it to see what is wrong\n", err)
-
-
-# --- run and replay ---------------------------------------------------------------------------------------------------
 
 
 def test_run_prints_head_text_and_conclusion(ddpsim):
@@ -359,9 +353,6 @@ def test_conclusion_where_it_depends_on_the_interleaving(ddpsim, write, code, co
     write("race.py", RACE.format(code=code, comes_if=comes_if))
     found, out, _ = ddpsim("run race.py:looks_too_early")
     assert (found, out.splitlines()[-1]) == (status, conclusion)
-
-
-# --- help, and what cannot be done ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["", "list", "run", "replay", "zoo"])

@@ -19,13 +19,16 @@ MISSING = job([[DONE, HUNG], [DONE, HUNG], [DONE], [DONE, HUNG]])
 FINE = job([[DONE]] * 2)
 
 
-def archives(folder, dumps):
-    """The same as a tar and as a zip."""
-    paths = [folder / "dumps.tar.gz", folder / "dumps.zip"]
-    with tarfile.open(paths[0], "w:gz") as tar, zipfile.ZipFile(paths[1], "w") as zipped:
+def archives(folder, dumps, is_packed=True):
+    """The same as a tar and as a zip: the whole of the tar is packed, or the members of the zip."""
+    paths = (
+        [folder / "dumps.tar.gz", folder / "dumps.zip"] if is_packed else [folder / "plain.tar", folder / "packed.zip"]
+    )
+    method = zipfile.ZIP_STORED if is_packed else zipfile.ZIP_DEFLATED
+    with tarfile.open(paths[0], "w:gz" if is_packed else "w") as tar, zipfile.ZipFile(paths[1], "w", method) as zipped:
         for rank, each in dumps.items():
             data = pickled(each)
-            member = tarfile.TarInfo(f"host{rank}/rank_{rank}")
+            member = tarfile.TarInfo(f"host{rank}/rank_{rank}" if is_packed else f"rank_{rank}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
             zipped.writestr(f"rank_{rank}", data)
@@ -128,9 +131,6 @@ def test_neither_torch_nor_a_program_is_needed(ddpsim, tmp_path):
     code = "import sys; from ddpsim.scenarios.cli.commands import main; main(['diagnose', 'dumps']); "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False).returncode == 0
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
 
 
 class Runs:
@@ -245,22 +245,9 @@ def test_a_link_that_leaves_the_folder_is_passed_over(ddpsim, tmp_path):
     assert "found no record in dumps" in ddpsim("diagnose", "dumps")[2]
 
 
-def stored(folder, dumps):
-    """The same as a tar that is not packed, and as a zip whose members are packed."""
-    paths = [folder / "plain.tar", folder / "packed.zip"]
-    with tarfile.open(paths[0], "w") as tar, zipfile.ZipFile(paths[1], "w", zipfile.ZIP_DEFLATED) as zipped:
-        for rank, each in dumps.items():
-            data = pickled(each)
-            member = tarfile.TarInfo(f"rank_{rank}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-            zipped.writestr(f"rank_{rank}", data)
-    return paths
-
-
 @pytest.mark.parametrize("lengths", sweep([10, 60], lambda count: count == 10))
 def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, tmp_path, lengths):
-    for path in (*stored(tmp_path, MISSING), *archives(tmp_path, MISSING)):
+    for path in (*archives(tmp_path, MISSING, is_packed=False), *archives(tmp_path, MISSING)):
         data, read = path.read_bytes(), set()
         for length in range(4, len(data), len(data) // lengths):
             path.write_bytes(data[:length])
@@ -281,7 +268,7 @@ def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, t
 
 
 def test_an_archive_that_is_whole_has_no_note_of_it(ddpsim, tmp_path):
-    for path in (*stored(tmp_path, MISSING), *archives(tmp_path, MISSING)):
+    for path in (*archives(tmp_path, MISSING, is_packed=False), *archives(tmp_path, MISSING)):
         status, out, _ = ddpsim("diagnose", path.name)
         assert (status, "not whole" in out) == (1, False)
 
@@ -297,7 +284,7 @@ def test_in_an_archive_that_is_cut_what_is_refused_still_is(ddpsim, tmp_path):
 
 
 def test_a_damaged_member_of_a_zip_ends_what_is_read_of_it(ddpsim, tmp_path):
-    _, path = stored(tmp_path, MISSING)
+    _, path = archives(tmp_path, MISSING, is_packed=False)
     data = bytearray(path.read_bytes())
     place = data.index(b"rank_2") + 40
     data[place] ^= 0xFF
@@ -305,9 +292,6 @@ def test_a_damaged_member_of_a_zip_ends_what_is_read_of_it(ddpsim, tmp_path):
     _, out, _ = ddpsim("diagnose", path.name)
     assert "2 records of" in out
     assert "note  left out the part after rank_1 in packed.zip, which is incomplete (" in out
-
-
-# --- a test of it -----------------------------------------------------------------------------------------------------
 
 
 def test_a_hang_becomes_a_test_that_fails_alike_and_shrinks(ddpsim, tmp_path):

@@ -21,18 +21,15 @@ def test_the_version(console):
     assert console("--version") == (0, f"ddpsim {metadata.version('ddpsim')}\n", "")
 
 
-def test_the_steps_of_a_run(ddpsim, write):
+def test_the_steps_and_the_seconds_of_a_run(ddpsim, write):
     write(SPINS, "own.py")
-    status, out, err = ddpsim("run", "own.py:spin", "--world-size", 2, "--steps", 50)
-    assert (status, err) == (3, "")
-    assert "\n  the run took more than 50 steps\n" in out
-
-
-def test_the_seconds_of_a_run(ddpsim, write):
-    write(SPINS, "own.py")
-    status, out, err = ddpsim("run", "own.py:spin", "--world-size", 2, "--seconds", 0.1)
-    assert (status, err) == (3, "")
-    assert "\n  the run took longer than 0.1 s of wall time\n" in out
+    for option, limit, told in (
+        ("--steps", 50, "more than 50 steps"),
+        ("--seconds", 0.1, "longer than 0.1 s of wall time"),
+    ):
+        status, out, err = ddpsim("run", "own.py:spin", "--world-size", 2, option, limit)
+        assert (status, err) == (3, "")
+        assert f"\n  the run took {told}\n" in out
 
 
 def test_a_budget_of_nothing_is_refused(ddpsim):

@@ -158,9 +158,6 @@ def test_what_has_no_counterpart_in_plain_training(training, message):
         oracle.train(training, 2)
 
 
-# --- what a mistake in the semantics would do -------------------------------------------------------------------------
-
-
 def divisor(plain, present, *, by_all):
     """Another divisor than the training's."""
     met = oracle._averaged([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)

@@ -78,11 +78,8 @@ def test_gradients_come_before_parameters():
     assert (finding.code, finding.ranks) == (Code.DIVERGENCE_GRADIENTS, (1,))
 
 
-def test_all_ranks_that_differ_in_the_same_are_told():
+def test_all_ranks_that_differ_in_the_same_are_told_and_a_difference_at_the_end_only():
     assert found([((0, 1), 1, "parameters", names()[0], plus(1))]).ranks == (0, 1)
-
-
-def test_a_difference_at_the_end_only():
     assert found([((1,), 3, "parameters", names()[0], plus(1))]).summary.endswith("on rank 1 at the end")
 
 

@@ -61,9 +61,6 @@ def least(declared, is_needed):
 SMALLEST = Training(iterations=Rule(0), rows=1)
 
 
-# --- the ways of a declared training ----------------------------------------------------------------------------------
-
-
 def test_where_nothing_is_needed_nothing_is_left():
     assert least(Declared(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == Declared(SMALLEST, 1)
 
@@ -222,9 +219,6 @@ def test_what_would_be_refused_does_not_fail():
     assert attempt(Candidate(replace(refused, faults=(Crash(5, 0),))), same).failed is None
 
 
-# --- the search for a schedule ----------------------------------------------------------------------------------------
-
-
 def test_another_program_is_tried_under_several_schedules():
     one, other = sent("a", 0), sent("b", 0, dtype="float64")
     arrival = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival")
@@ -271,9 +265,6 @@ def test_what_the_oracle_can_judge_does_not_become_a_mistake_that_fails_by_itsel
     assert smallest is not None
     assert smallest.engine_options == {"find_unused_parameters": True}
     assert (shrunk.scenario.world_size, smallest.iterations) == (2, Rule(2))
-
-
-# --- what does not fail each time -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ class Differentiable:
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for collective in COLLECTIVES:
         for world_size in (2, 3):
             yield _case(collective, world_size)

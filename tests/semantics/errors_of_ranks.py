@@ -21,7 +21,6 @@ _C10D_SOURCE = getsource(distributed_c10d)
 
 
 def cases() -> Iterator[ErrorCase]:
-    """All wrong calls of this family."""
     yield from _roots()
     yield from _sides()
     yield from _point_to_point()

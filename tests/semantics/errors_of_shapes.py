@@ -15,7 +15,6 @@ from tests.semantics.sweep import dtype_name
 
 
 def cases() -> Iterator[ErrorCase]:
-    """All wrong calls of this family."""
     yield from _lists()
     yield from _shapes()
     yield from _splits()

@@ -17,7 +17,6 @@ REFUSED_DTYPES = (torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.f
 
 
 def cases() -> Iterator[ErrorCase]:
-    """All wrong calls of this family."""
     yield from _dtypes()
     yield from _reductions()
     yield from _mixed_dtypes()

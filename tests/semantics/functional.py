@@ -22,7 +22,6 @@ SHORT = Setting(shape=(2,))
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     yield from _functional()
     yield from _functional_dtypes()
     yield from _functional_groups()

@@ -13,7 +13,6 @@ from tests.semantics.case import Case
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     needs_device = "No device associated with the default pg, not safe to split any process groups"
     for world_size in (1, 2, 4):
         yield Case(f"default-group-world{world_size}", world_size, _default_group, _default_group_of(world_size))

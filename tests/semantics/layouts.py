@@ -18,7 +18,6 @@ WORLD_SIZE = 2
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     # Dense and permuted alike on all ranks: memory order will do.
     yield _case("all_reduce-transposed", _all_reduce(_transposed), lambda rank: _sum(_matrix).t())
     yield _case("broadcast-transposed", _broadcast(_transposed), lambda rank: _transposed(1))

@@ -38,7 +38,6 @@ class Overload(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for way in ("by-position", "by-name", "without-defaults"):
         yield Case(f"every-overload-{way}", WORLD_SIZE, _program(way), _expected(way))
     yield Case("messages-by-name", WORLD_SIZE, _messages, lambda rank: [7.0, 8.0])

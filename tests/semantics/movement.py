@@ -19,7 +19,6 @@ _BARRIER_TIMEOUT = {"timeout": timedelta(seconds=5)} if "timeout" in signature(d
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for collective in (BROADCAST, ALL_GATHER, ALL_GATHER_SINGLE, ALL_GATHER_COALESCED, SCATTER, ALL_TO_ALL):
         yield from sweep(collective)
     yield from with_marks(

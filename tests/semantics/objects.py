@@ -22,7 +22,6 @@ class Parcel:
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for world_size in (1, 2, 3, 4):
         everything = [_object(rank) for rank in range(world_size)]
         last = world_size - 1

@@ -18,7 +18,6 @@ SUBGROUP = [1, 3]
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for dtype in DTYPES + BYTES_ONLY:
         yield _sent(Setting(dtype=dtype, shape=(3,)), name=dtype_name(dtype))
     for shape in SHAPES:

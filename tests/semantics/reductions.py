@@ -43,7 +43,6 @@ REDUCTION_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for collective in (ALL_REDUCE, ALL_REDUCE_COALESCED, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_SINGLE):
         yield from sweep(collective)
         yield from _reductions(collective)

@@ -12,7 +12,6 @@ from tests.semantics.sweep import Setting, reduced, sample
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     for world_size in (2, 4):
         yield Case(
             f"sequence-many-in-flight-world{world_size}",

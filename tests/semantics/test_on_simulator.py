@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim import Result, simulate
 from ddpsim.simulator.transport import gloo
+from tests.kit.results import returned
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
 from tests.semantics.cases import BEHAVIOURS, CASES, SWEEPS, WARNINGS, runs_always
@@ -106,9 +107,10 @@ def test_argument_errors_on_gloo(cases: list[ErrorCase]) -> None:
 
 
 def _check_error(case: ErrorCase, **options: object) -> None:
-    result = simulate(case.program, world_size=case.world_size, **options)  # type: ignore[arg-type]
-    result.raise_for_verdict()
-    assert [case.complaint(rank, raised) for rank, raised in enumerate(result.returns)] == [None] * case.world_size
+    assert [
+        case.complaint(rank, raised)
+        for rank, raised in enumerate(returned(case.program, world_size=case.world_size, **options))
+    ] == [None] * case.world_size
 
 
 def _differences(case: Case, result: Result) -> list[str | None]:

@@ -17,7 +17,6 @@ SETTING = Setting(shape=(4,))
 
 
 def cases() -> Iterator[Case]:
-    """All cases of this family."""
     yield from _after_the_wait()
     yield from _without_result()
     yield from _coalesced_futures()

@@ -68,9 +68,6 @@ def test_every_way_gives_programs_that_ranks_could_run(seed):
             assert simpler != each
 
 
-# --- fewer ranks ------------------------------------------------------------------------------------------------------
-
-
 def test_ranks_are_numbered_anew():
     groups = [Group("g", (1, 3)), Group("h", (0, 2))]
     message = sent("m", 3), received("m", 1)
@@ -116,9 +113,6 @@ def test_halves_go_first():
     assert of_few[-10:] == [2] * 6 + [3] * 4  # none of them need be superfluous alone
 
 
-# --- fewer steps and groups -------------------------------------------------------------------------------------------
-
-
 def test_calls_of_one_name_go_together_with_their_waits():
     whole = program(waited(reduced("a"), reduced("b")), waited(reduced("a")))
     found = simpler(whole)
@@ -161,9 +155,6 @@ def test_a_member_of_a_group_makes_no_calls_on_it():
     found = simpler(program([call, Wait("a"), other], [call, other], groups=[Group("g", (0, 1))]))
     assert program([other], [call, other], groups=[Group("g", (1,))]) in found
     assert program([call, Wait("a"), other], [other], groups=[Group("g", (0,))]) in found
-
-
-# --- plainer calls ----------------------------------------------------------------------------------------------------
 
 
 def test_calls_that_have_to_stay_are_as_plain_as_can_be():

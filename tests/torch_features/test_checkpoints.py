@@ -30,14 +30,13 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.testing import assert_close
 
 from ddpsim import simulate
+from tests.kit.results import returned
 
 VALUES = torch.arange(24.0).reshape(6, 4)
 
 
 def run(program, world_size, *args, **options):
-    result = simulate(program, world_size, args=args, **options)
-    result.raise_for_verdict()
-    return result.returns
+    return returned(program, world_size, args=args, **options)
 
 
 def saved(rank, folder, placement):
@@ -237,20 +236,19 @@ def test_saved_by_a_thread_while_training_goes_on(isolation, tmp_path):
     assert run(program, 2, isolation=isolation) == (True, True)
 
 
-def test_a_key_that_was_not_saved_is_refused_on_every_rank(tmp_path):
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"b": torch.ones(2)}, "Missing key in checkpoint state_dict: b"),
+        ({"a": torch.ones(3)}, "Size mismatch"),
+    ],
+    ids=["key", "shape"],
+)
+def test_what_was_not_saved_is_refused_on_every_rank(tmp_path, state, told):
     def program(rank):
         checkpoint.save({"a": torch.ones(2)}, checkpoint_id=tmp_path)
-        with pytest.raises(checkpoint.CheckpointException, match="Missing key in checkpoint state_dict: b"):
-            checkpoint.load({"b": torch.ones(2)}, checkpoint_id=tmp_path)
-
-    run(program, 2)
-
-
-def test_a_shape_that_was_not_saved_is_refused_on_every_rank(tmp_path):
-    def program(rank):
-        checkpoint.save({"a": torch.ones(2)}, checkpoint_id=tmp_path)
-        with pytest.raises(checkpoint.CheckpointException, match="Size mismatch"):
-            checkpoint.load({"a": torch.ones(3)}, checkpoint_id=tmp_path)
+        with pytest.raises(checkpoint.CheckpointException, match=told):
+            checkpoint.load(state, checkpoint_id=tmp_path)
 
     run(program, 2)
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddpsim import simulate
 from ddpsim.simulator.events import EventKind
+from tests.kit.results import returned
 from tests.tiers import sweep
 
 STEPS = 3
@@ -64,12 +65,6 @@ def sharded(model, **options):
     return fully_shard(model, **options)
 
 
-def run(program, world_size, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
-
-
 @pytest.mark.parametrize(
     ("is_recomputed", "reshards", "world_size", "seed"),
     sweep(
@@ -88,7 +83,7 @@ def test_it_trains_as_the_whole_model(world_size, reshards, is_recomputed, seed)
 
     policy = {} if seed is None else {"policy": "random", "seed": seed}
     expected = whole(world_size)
-    for parameters in run(program, world_size, **policy):
+    for parameters in returned(program, world_size, **policy):
         assert_close(parameters, expected)
 
 
@@ -133,7 +128,7 @@ def test_it_trains_as_the_whole_model_however_it_is_cut_and_gathered(make, world
         return full(model)
 
     expected = whole(world_size)
-    for parameters in run(program, world_size):
+    for parameters in returned(program, world_size):
         assert_close(parameters, expected)
 
 
@@ -148,7 +143,7 @@ def test_a_mesh_of_two_dimensions_shards_along_one_and_replicates_along_the_othe
         return full(model), placements, model.last.weight.to_local().shape[0]
 
     expected = whole(4)
-    for rank, (parameters, placements, rows) in enumerate(run(program, 4)):
+    for rank, (parameters, placements, rows) in enumerate(returned(program, 4)):
         assert_close(parameters, expected)
         assert placements == {(Replicate(), Shard(0))}
         assert rows == (3 if rank % 2 == 0 else 2)
@@ -212,7 +207,7 @@ def test_the_norm_of_all_shards_is_clipped():
     model = Network()
     model(batches(2)[0].flatten(0, 1)).square().mean().backward()
     expected = nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
-    for norm, clipped in run(program, 2):
+    for norm, clipped in returned(program, 2):
         assert norm == pytest.approx(expected, rel=1e-5)
         assert_close(clipped, {name: each.grad for name, each in model.named_parameters()})
 
@@ -228,7 +223,7 @@ def test_it_computes_in_one_type_and_keeps_another():
 
     model = Network()
     model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for computed, kept, gradients in run(program, 2):
+    for computed, kept, gradients in returned(program, 2):
         assert (computed, kept) == (torch.bfloat16, {torch.float32})
         for name, parameter in model.named_parameters():
             assert_close(gradients[name], parameter.grad, rtol=0.05, atol=0.01)
@@ -256,7 +251,7 @@ def test_a_module_called_twice_and_one_that_is_not_called():
     model = Twice()
     model(data.flatten(0, 1)).square().mean().backward()
     expected = {name: each.grad for name, each in model.named_parameters()}
-    for gradients in run(program, 2):
+    for gradients in returned(program, 2):
         assert gradients["idle.weight"] is expected["idle.weight"] is None
         assert_close(gradients, expected)
 
@@ -282,7 +277,7 @@ def test_a_weight_that_two_modules_share():
     data = torch.tensor([[0, 1, 2], [2, 5, 6]])
     model = Tied()
     model(data.flatten()).square().mean().backward()
-    for gradients in run(program, 2):
+    for gradients in returned(program, 2):
         assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
 
 
@@ -299,7 +294,7 @@ def test_two_forwards_before_the_backward_and_a_part_of_the_model_alone():
 
     model = Network()
     losses(model, batches(2)[0].flatten(0, 1))
-    for gradients in run(program, 2):
+    for gradients in returned(program, 2):
         assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
 
 
@@ -316,7 +311,7 @@ def test_another_method_than_forward_gathers_the_parameters():
         fully_shard(model)
         return torch.equal(model[0].score(torch.ones(2, 4)), expected)
 
-    assert run(program, 2) == (True, True)
+    assert returned(program, 2) == (True, True)
 
 
 def test_frozen_parameters_have_no_gradients_and_are_gathered():
@@ -330,7 +325,7 @@ def test_frozen_parameters_have_no_gradients_and_are_gathered():
 
     model = Network()
     model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for gradients in run(program, 2):
+    for gradients in returned(program, 2):
         assert gradients.keys() == {"blocks.2.weight", "blocks.2.bias", "last.weight", "last.bias"}
         for name, gradient in gradients.items():
             assert_close(gradient, model.get_parameter(name).grad)
@@ -345,7 +340,7 @@ def test_by_hand_unsharded_and_sharded_again():
         model.reshard()
         return rows, torch.equal(model.last.weight.to_local(), before)
 
-    assert run(program, 2) == (([5, "Parameter"], True),) * 2
+    assert returned(program, 2) == (([5, "Parameter"], True),) * 2
 
 
 @pytest.mark.tier("nightly")
@@ -360,7 +355,7 @@ def test_units_are_gathered_ahead_by_hand_and_the_first_to_be_asked_for_waits():
 
     model = Network()
     model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for kinds, gradients in run(program, 2):
+    for kinds, gradients in returned(program, 2):
         assert kinds == ["Parameter"]
         assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
 

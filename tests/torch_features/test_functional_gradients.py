@@ -10,7 +10,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ddpsim import simulate
+from tests.kit.results import returned
 
 WORLD_SIZE = 4
 
@@ -26,12 +26,6 @@ all_gather_single, all_gather_single_autograd, reduce_scatter_single, reduce_sca
 )
 
 
-def run(program, world_size=WORLD_SIZE):
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
-    return result.returns
-
-
 def test_the_backward_of_an_all_to_all_sends_gradients_back():
     def program(rank):
         rows = torch.full((WORLD_SIZE, 2), float(rank), requires_grad=True)
@@ -40,7 +34,7 @@ def test_the_backward_of_an_all_to_all_sends_gradients_back():
         (received * torch.tensor([10.0 * rank + sender for sender in range(WORLD_SIZE)])[:, None]).sum().backward()
         return received[:, 0].tolist(), rows.grad[:, 0].tolist()
 
-    for rank, (values, gradients) in enumerate(run(program)):
+    for rank, (values, gradients) in enumerate(returned(program, WORLD_SIZE)):
         assert values == [0.0, 1.0, 2.0, 3.0]
         assert gradients == [10.0 * receiver + rank for receiver in range(WORLD_SIZE)]
 
@@ -53,7 +47,7 @@ def test_an_all_to_all_with_splits_of_its_own():
             rows, [sender + 1 for sender in range(WORLD_SIZE)], [rank + 1] * WORLD_SIZE, dist.group.WORLD
         ).tolist()
 
-    assert run(program) == ([0.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0],) * WORLD_SIZE
+    assert returned(program, WORLD_SIZE) == ([0.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0],) * WORLD_SIZE
 
 
 def test_the_backward_of_an_all_gather_sums_what_each_rank_does_with_it():
@@ -63,7 +57,7 @@ def test_the_backward_of_an_all_gather_sums_what_each_rank_does_with_it():
         (gathered * float(rank + 1)).sum().backward()
         return own.grad.tolist()
 
-    assert run(program) == ([10.0, 10.0],) * WORLD_SIZE
+    assert returned(program, WORLD_SIZE) == ([10.0, 10.0],) * WORLD_SIZE
 
 
 def test_the_backward_of_a_reduce_scatter_gives_everybody_each_share():
@@ -73,7 +67,7 @@ def test_the_backward_of_a_reduce_scatter_gives_everybody_each_share():
         (share * float(rank + 1)).sum().backward()
         return share.tolist(), whole.grad.tolist()
 
-    assert run(program) == (([4.0], [1.0, 2.0, 3.0, 4.0]),) * WORLD_SIZE
+    assert returned(program, WORLD_SIZE) == (([4.0], [1.0, 2.0, 3.0, 4.0]),) * WORLD_SIZE
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])
@@ -85,7 +79,7 @@ def test_gathering_and_scattering_along_any_dimension_of_a_mesh(dimension):
         scattered = reduce_scatter_single(gathered, "sum", dimension, (mesh, 1))
         return gathered.wait() if hasattr(gathered, "wait") else gathered, scattered + 0
 
-    for rank, (gathered, scattered) in enumerate(run(program)):
+    for rank, (gathered, scattered) in enumerate(returned(program, WORLD_SIZE)):
         row = [2 * (rank // 2), 2 * (rank // 2) + 1]
         expected = torch.cat([torch.full((2, 2, 2), float(each)) for each in row], dim=dimension)
         torch.testing.assert_close(torch.as_tensor(gathered), expected)
@@ -101,7 +95,7 @@ def test_a_traced_collective_is_a_call_and_a_wait():
         names = [str(node.target) for node in traced.graph.nodes if node.op == "call_function"]
         return names, traced(torch.full((2,), float(rank))).tolist()
 
-    for names, values in run(program):
+    for names, values in returned(program, WORLD_SIZE):
         assert names == [
             "_c10d_functional.all_reduce.default",
             "_c10d_functional.wait_tensor.default",
@@ -119,7 +113,7 @@ def test_a_tensor_without_data_has_the_shape_of_the_result():
             reduce_scatter_single(whole, "sum", 0, dist.group.WORLD).shape,
         )
 
-    assert run(program) == (((8, 3), (8, 12), (2, 3)),) * WORLD_SIZE
+    assert returned(program, WORLD_SIZE) == (((8, 3), (8, 12), (2, 3)),) * WORLD_SIZE
 
 
 def test_ranks_in_a_ring_hand_their_tensor_on():
@@ -127,7 +121,7 @@ def test_ranks_in_a_ring_hand_their_tensor_on():
         to = [(sender + 1) % WORLD_SIZE for sender in range(WORLD_SIZE)]
         return functional.permute_tensor(torch.tensor([float(rank)]), to, dist.group.WORLD).tolist()
 
-    assert run(program) == ([3.0], [0.0], [1.0], [2.0])
+    assert returned(program, WORLD_SIZE) == ([3.0], [0.0], [1.0], [2.0])
 
 
 def test_ranks_exchange_their_tensors_along_each_dimension_of_a_mesh():
@@ -136,7 +130,7 @@ def test_ranks_exchange_their_tensors_along_each_dimension_of_a_mesh():
         own = torch.tensor([float(rank)])
         return [functional.permute_tensor(own, [1, 0], mesh[name]).item() for name in ("rows", "columns")]
 
-    assert run(program) == ([2.0, 1.0], [3.0, 0.0], [0.0, 3.0], [1.0, 2.0])
+    assert returned(program, WORLD_SIZE) == ([2.0, 1.0], [3.0, 0.0], [0.0, 3.0], [1.0, 2.0])
 
 
 def test_a_view_of_a_result_waits_no_more_than_the_result_does():
@@ -147,4 +141,4 @@ def test_a_view_of_a_result_waits_no_more_than_the_result_does():
         return kinds, view.tolist()
 
     waits = "AsyncCollectiveTensor"
-    assert run(program) == (([waits, waits, "Tensor"], [[4.0, 4.0], [4.0, 4.0]]),) * WORLD_SIZE
+    assert returned(program, WORLD_SIZE) == (([waits, waits, "Tensor"], [[4.0, 4.0], [4.0, 4.0]]),) * WORLD_SIZE

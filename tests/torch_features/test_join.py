@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from ddpsim import Verdict, simulate
+from tests.kit.results import returned
 
 INPUTS = (3, 4, 5, 6)
 """Of each rank."""
@@ -72,9 +73,7 @@ def counted(rank, inputs, counters=1, times=1, **options):
 @pytest.mark.parametrize(("counters", "times"), [(1, 1), (1, 3), (3, 1), (2, 2)])
 def test_joined_ranks_add_nothing_and_the_last_one_tells(counters, times, seed):
     policy = {} if seed is None else {"policy": "random", "seed": seed}
-    result = simulate(counted, 4, args=(INPUTS, counters, times), **policy)
-    result.raise_for_verdict()
-    for rank, (total, last) in enumerate(result.returns):
+    for rank, (total, last) in enumerate(returned(counted, 4, args=(INPUTS, counters, times), **policy)):
         ranks_at_work = [sum(inputs > iteration for inputs in INPUTS) for iteration in range(INPUTS[rank])]
         assert total == counters * times * sum(ranks_at_work)
         assert last == [3] * counters
@@ -85,9 +84,7 @@ def test_a_join_that_is_turned_off_lets_equal_inputs_through(counters):
     def program(rank):
         return counted(rank, (3, 3, 3, 3), counters, enable=False)
 
-    result = simulate(program, 4)
-    result.raise_for_verdict()
-    assert result.returns == ((3 * 4 * counters, [-1] * counters),) * 4
+    assert returned(program, 4) == ((3 * 4 * counters, [-1] * counters),) * 4
 
 
 def test_a_join_that_is_turned_off_does_not_help_uneven_ones():
@@ -105,9 +102,7 @@ def test_all_ranks_raise_where_a_join_is_told_to(counters):
             counted(rank, INPUTS, counters, throw_on_early_termination=True)
         return str(caught.value)
 
-    result = simulate(program, 4)
-    result.raise_for_verdict()
-    first, *others = result.returns
+    first, *others = returned(program, 4)
     assert first == "Rank 0 exhausted all inputs."
     assert set(others) == {"Detected at least one rank that exhausted inputs. Throwing across all ranks."}
 

@@ -23,6 +23,7 @@ from torch.testing import assert_close
 
 from ddpsim import simulate
 from ddpsim.simulator.events import EventKind
+from tests.kit.results import returned
 
 WIDTH = 3
 MICRO_BATCHES = 4
@@ -59,12 +60,6 @@ def stages_of(kind, rank, world_size):
     return [rank, rank + world_size] if kind in LOOPED else [rank]
 
 
-def run(program, world_size, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
-
-
 @pytest.mark.parametrize("seed", [None, 0])
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("kind", [ScheduleGPipe, Schedule1F1B, *LOOPED])
@@ -91,7 +86,7 @@ def test_a_schedule_is_the_whole_model(kind, world_size, seed):
         return (output.detach(), sum(losses).item()) if last else None, gradients
 
     policy = {} if seed is None else {"policy": "random", "seed": seed}
-    returns = run(program, world_size, **policy)
+    returns = returned(program, world_size, **policy)
     outputs, loss, gradients = whole(count)
     [(output, found)] = [result for result, _ in returns if result is not None]
     assert_close(output, outputs)
@@ -110,7 +105,7 @@ def test_the_mean_of_the_micro_batches_where_gradients_are_scaled():
         schedule.step(inputs) if rank == 0 else schedule.step(target=targets)
         return {f"{rank}.{name}": each.grad * MICRO_BATCHES for name, each in stage.submod.named_parameters()}
 
-    first, second = run(program, 2)
+    first, second = returned(program, 2)
     assert_close(first | second, whole(2)[2])
 
 
@@ -161,7 +156,7 @@ def test_it_learns_step_by_step_as_the_whole_model_and_can_be_evaluated():
         optimizer.zero_grad()
         summed(model(inputs), targets).backward()
         optimizer.step()
-    output, loss = run(program, 2)[1]
+    output, loss = returned(program, 2)[1]
     assert_close(output, model(inputs).detach())
     assert loss == pytest.approx(summed(model(inputs), targets).item(), rel=1e-5)
 
@@ -189,7 +184,7 @@ def test_stages_hand_on_several_tensors_and_the_first_takes_named_ones():
     first, second = both()
     inputs, targets = data()
     summed(second(*first(inputs, shift=2 * inputs)), targets).backward()
-    assert_close(run(program, 2), tuple([each.grad for each in part.parameters()] for part in (first, second)))
+    assert_close(returned(program, 2), tuple([each.grad for each in part.parameters()] for part in (first, second)))
 
 
 def test_a_pipeline_in_each_half_of_the_world():
@@ -202,7 +197,7 @@ def test_a_pipeline_in_each_half_of_the_world():
         inputs, _ = data()
         return schedule.step(inputs) if place == 0 else schedule.step().detach()
 
-    _, first, _, second = run(program, 4)
+    _, first, _, second = returned(program, 4)
     assert_close(first, whole(2)[0])
     assert_close(second, whole(2)[0])
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from ddpsim import simulate
+from tests.kit.results import returned
 
 STEPS = 3
 
@@ -34,12 +35,6 @@ def trained(model, optimizer, inputs):
         model(each).square().mean().backward()
         optimizer.step()
     return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def run(program, world_size):
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
-    return result.returns
 
 
 def two_groups(model):
@@ -70,7 +65,7 @@ def test_it_trains_as_the_whole_optimizer(world_size, kind, options, is_view):
     # Equal shares: the mean of the ranks' losses is the loss of the whole batch.
     whole = network()
     expected = trained(whole, kind(whole.parameters(), **options), batches(world_size).flatten(1, 2))
-    returns = run(program, world_size)
+    returns = returned(program, world_size)
     for parameters, _ in returns:
         assert_close(parameters, expected)
     assert sum(own for _, own in returns) == len(expected)  # each parameter is one rank's
@@ -87,7 +82,7 @@ def test_groups_of_parameters_given_at_once_added_later_and_unsharded_come_to_th
         optimizers = (at_once, later, whole)
         return [trained(*each, batches(1)[:, 0]) for each in zip(models, optimizers, strict=True)]
 
-    for at_once, later, whole in run(program, 2):
+    for at_once, later, whole in returned(program, 2):
         assert_close(at_once, later)
         assert_close(at_once, whole)
 
@@ -106,7 +101,7 @@ def test_state_gathered_on_one_rank_goes_on_where_it_was():
         resumed.load_state_dict(copy.deepcopy(told[0]))  # on its rank they are the tensors of the first
         return trained(model, optimizer, inputs), trained(again, resumed, inputs), len(told[0]["state"])
 
-    for went_on, resumed, states in run(program, 2):
+    for went_on, resumed, states in returned(program, 2):
         assert_close(resumed, went_on, rtol=0, atol=0)
         assert states == 6
 
@@ -130,7 +125,7 @@ def test_the_whole_optimizer_goes_on_with_the_state_of_shards_and_the_reverse():
 
     model = network()
     expected = trained(model, torch.optim.AdamW(model.parameters(), lr=0.01), batches(1)[:, 0].repeat(2, 1, 1))
-    for of_shards, of_whole in run(program, 2):
+    for of_shards, of_whole in returned(program, 2):
         assert_close(of_shards, expected)
         assert_close(of_whole, expected)
 
@@ -151,7 +146,7 @@ def test_a_layer_that_is_frozen_for_a_while():
     whole = network()
     optimizer = torch.optim.AdamW(whole.parameters(), lr=0.01)
     expected = frozen_for_a_while(whole, whole, optimizer, batches(2).flatten(1, 2))
-    for parameters in run(program, 2):
+    for parameters in returned(program, 2):
         assert_close(parameters, expected)
 
 
@@ -163,7 +158,7 @@ def test_only_the_rank_that_gathered_the_state_has_it():
             with pytest.raises(RuntimeError, match="has not been consolidated on this rank"):
                 optimizer.state_dict()
 
-    run(program, 2)
+    returned(program, 2)
 
 
 def test_a_closure_and_a_scheduler():
@@ -185,7 +180,7 @@ def test_a_closure_and_a_scheduler():
         return losses, parameter.item()
 
     # By hand: the gradient is 2 p; 2 - 0.5 * 4 = 0, from where it does not move.
-    assert run(program, 2) == (([4.0, 0.0], 0.0),) * 2
+    assert returned(program, 2) == (([4.0, 0.0], 0.0),) * 2
 
 
 def test_a_group_of_every_second_rank():
@@ -201,7 +196,7 @@ def test_a_group_of_every_second_rank():
 
     whole = network()
     expected = trained(whole, torch.optim.SGD(whole.parameters(), lr=0.1), batches(2).flatten(1, 2))
-    first, nothing, second, none = run(program, 4)
+    first, nothing, second, none = returned(program, 4)
     assert nothing is none is None
     assert_close(first, expected)
     assert_close(second, expected)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.device_mesh import init_device_mesh
 
-from ddpsim import simulate
+from tests.kit.results import returned
 
 PROGRAM = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples/programs/three_dimensions.py"))
 
@@ -28,6 +28,4 @@ def train(rank, mesh, layers, steps):
 )
 def test_every_shard_is_a_part_of_the_whole(mesh, layers):
     ranks = mesh[0] * mesh[1] * mesh[2]
-    result = simulate(train, ranks, args=(mesh, layers, 2))
-    result.raise_for_verdict()
-    assert max(result.returns) < 1e-5
+    assert max(returned(train, ranks, args=(mesh, layers, 2))) < 1e-5

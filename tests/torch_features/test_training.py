@@ -9,13 +9,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
-from ddpsim import simulate
+from tests.kit.results import returned
 
 
 def run(program, world_size=2, *args):
-    result = simulate(program, world_size, args=args)
-    result.raise_for_verdict()
-    return result.returns
+    return returned(program, world_size, args=args)
 
 
 class Tasks(nn.Module):

@@ -132,9 +132,7 @@ def refused_then_fine(rank):
 
 
 def test_what_gloo_refuses_is_raised_where_a_rank_waits_and_the_group_goes_on():
-    result = simulate(refused_then_fine, 3, transport="gloo")
-    result.raise_for_verdict()
-    for errors, values in result.returns:
+    for errors, values in returned(refused_then_fine, 3, transport="gloo"):
         assert len(errors) == 2
         assert all("PREMUL_SUM" in error for error in errors)
         assert values == [3.0, 3.0]

@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpsim import Verdict, simulate
+from ddpsim import simulate
+from tests.kit.results import returned
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -157,9 +158,7 @@ def everything(rank):
 @pytest.fixture(scope="module")
 def numbers():
     """By rank."""
-    result = simulate(everything, WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
-    assert result.verdict is Verdict.PASS, str(result)
-    return result.returns
+    return returned(everything, WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

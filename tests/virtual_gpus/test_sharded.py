@@ -41,13 +41,6 @@ for one, other in zip(whole, parts):
 """
 
 
-@pytest.mark.tier("ci")
-def test_tensors_that_are_sharded(tmp_path):
-    (tmp_path / "own.py").write_text(textwrap.dedent(PROGRAM))
-    result = simulate_program([str(tmp_path / "own.py")], 4, gpus=4)
-    assert result.verdict is Verdict.PASS, str(result)
-
-
 RANDOM = """
 import os
 import torch
@@ -85,7 +78,8 @@ assert torch.equal(once, model[0].weight.full_tensor())
 
 
 @pytest.mark.tier("ci")
-def test_parameters_that_are_drawn_when_they_are_sharded(tmp_path):
-    (tmp_path / "own.py").write_text(textwrap.dedent(RANDOM))
+@pytest.mark.parametrize("program", [PROGRAM, RANDOM], ids=["tensors", "parameters that are drawn"])
+def test_what_is_sharded(tmp_path, program):
+    (tmp_path / "own.py").write_text(textwrap.dedent(program))
     result = simulate_program([str(tmp_path / "own.py")], 4, gpus=4)
     assert result.verdict is Verdict.PASS, str(result)

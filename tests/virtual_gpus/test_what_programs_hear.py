@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpsim import Code, UsageError, Verdict, simulate
+from tests.kit.results import returned
 
 
 def run(program, world_size=1, gpus=4):
@@ -243,9 +244,10 @@ def averages(rank, backend):
 
 def test_nccl_averages_whole_numbers():
     """It adds them up and divides in C, towards zero: NCCL's src/device/reduce_kernel.h, FuncSumPostDiv."""
-    result = simulate(lambda rank: averages(rank, "nccl"), 2, isolation="process", gpus=2)
-    assert result.verdict is Verdict.PASS, str(result)
-    assert result.returns == (([0, -1, 7], [-1]), ([0, -1, 7], [7]))
+    assert returned(lambda rank: averages(rank, "nccl"), 2, isolation="process", gpus=2) == (
+        ([0, -1, 7], [-1]),
+        ([0, -1, 7], [7]),
+    )
 
 
 def test_gloo_does_not():

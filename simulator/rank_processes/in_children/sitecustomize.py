@@ -1,6 +1,6 @@
-"""Imported by every Python that a rank or a launcher has started: there `init_process_group` is refused.
+"""Imported by every Python that a rank or a launcher starts: makes `init_process_group` raise there.
 
-It lets the `sitecustomize` come after it that would have been imported without it.
+It then imports the `sitecustomize` that Python would have imported without it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any
 
 NAME = "DDPSIM_OUTSIDERS"
-"""The variable that says whom to tell, and who has started the process."""
+"""The environment variable with the address of the coordinator's socket, and the name of the starting process."""
 
 _TORCH = "torch.distributed.distributed_c10d"
 
 
 class _Finder:
-    """Finds one module of torch, in order to know when it has been imported."""
+    """Finds one module of torch, to change it after its import."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _TORCH:
@@ -37,7 +37,7 @@ class _Finder:
 
 
 def refuse(*arguments: Any, **options: Any) -> None:
-    """Raise an error: takes the place of the function that creates a process group."""
+    """Report to the coordinator and raise; replaces torch's function that creates a process group."""
     who = os.environ.get(NAME, "").partition(" ")[2]
     line = (
         f"a process that {who or 'a rank'} has started makes a process group, expected only ranks to: start it by "
@@ -48,7 +48,7 @@ def refuse(*arguments: Any, **options: Any) -> None:
 
 
 def tell(line: str) -> None:
-    """Let the coordinator know, which ends the run with this line."""
+    """Send a message to the coordinator, which ends the run with it."""
     address = os.environ.get(NAME, "").partition(" ")[0]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(line.encode(), f"\0{address}")

@@ -29,18 +29,6 @@ _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
 class RankLock:
     """The lock that `threading.Lock()` returns on a rank's thread."""
 
-    __slots__ = (
-        "__weakref__",
-        "_has_been_released",
-        "_holder",
-        "_is_inner",
-        "_object",
-        "_real",
-        "_steps",
-        "_waiting",
-        "is_external",
-    )
-
     def __init__(
         self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_external: bool = False
     ) -> None:

@@ -24,9 +24,6 @@ def differ(*calls):
     return Story(len(calls)).differ(*calls).run(verdict=Verdict.FAIL, findings=(finding,))
 
 
-# --- a click ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sign", "number", "shown"),
     [
@@ -53,9 +50,6 @@ def test_a_click_on_the_word_beside_an_odd_call_shows_it(open_run):
     report = open_run(differ(call(0), call(0, "barrier")))
     report.page.mouse.click(*centre(report.box(".drawing .word:not(.other)")))
     assert report.texts(".details h3") == ["rank 1: barrier #0"]
-
-
-# --- where a rank went that never came --------------------------------------------------------------------------------
 
 
 def details_of_missing(report):
@@ -86,9 +80,6 @@ def test_the_details_of_a_missing_call_say_what_the_rank_did_instead(open_run, m
     ranks = (Rank(0, "waiting"), Rank(1, end, text))
     details = details_of_missing(open_run(Story.of(2, f"{met}default:0?1").run(ranks=ranks)))
     assert (details["instead"], details["last call"]) == (instead, last)
-
-
-# --- heads ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_head_says_the_operation_and_of_several_groups_which(open_run):
@@ -165,9 +156,6 @@ def test_heads_do_not_overlap_where_columns_are_as_narrow_as_is_legible(open_run
     assert last["x"] + last["width"] <= frame["x"] + frame["width"]  # that of the last column is there to its end
 
 
-# --- colours ----------------------------------------------------------------------------------------------------------
-
-
 STYLE = "all => all.map(each => { const s = getComputedStyle(each); return [s.fill, s.stroke, s.strokeDasharray]; })"
 
 
@@ -196,9 +184,6 @@ def test_the_cause_and_what_follows_have_a_colour_each_and_both_are_in_the_legen
         drawn = report.look(f".drawing {sign}", STROKES)
         assert len(drawn) == colours
         assert report.look(f".legend {sign}", STROKES) == drawn
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
 
 
 FITS = "all => all.map(each => each.scrollWidth <= each.clientWidth)"

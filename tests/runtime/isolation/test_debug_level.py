@@ -10,6 +10,7 @@ import torch.distributed._functional_collectives as functional
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ddpsim import simulate
+from tests.kit.results import returned
 
 SEEDS = range(8)
 
@@ -26,9 +27,7 @@ def test_each_rank_has_its_debug_level(module: object) -> None:
         return seen
 
     before, setter = dist.get_debug_level(), dist.set_debug_level
-    result = simulate(program, 2, policy="random")
-    result.raise_for_verdict()
-    assert result.returns == (["DETAIL", "INFO"], ["OFF", "OFF"])
+    assert returned(program, 2, policy="random") == (["DETAIL", "INFO"], ["OFF", "OFF"])
     assert dist.get_debug_level() == before
     assert dist.set_debug_level is setter
 
@@ -50,9 +49,7 @@ def test_ranks_trace_a_collective_beside_each_other(seed: int) -> None:
     def program(rank: int) -> int:
         return len(make_fx(step)(torch.rand(4)).graph.nodes)
 
-    result = simulate(program, 2, policy="random", seed=seed)
-    result.raise_for_verdict()
-    assert result.returns == (5, 5)
+    assert returned(program, 2, policy="random", seed=seed) == (5, 5)
 
 
 def test_a_rank_that_does_not_trace_finds_functions_as_they_are() -> None:
@@ -72,7 +69,5 @@ def test_a_rank_that_does_not_trace_finds_functions_as_they_are() -> None:
         dist.barrier()
         return found
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (True, True)
+    assert returned(program, 2) == (True, True)
     assert torch.nn.Module.__call__ is original

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from ddpsim import Budget, simulate
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
+from tests.kit.results import returned
 
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 ORIGINALS = {name: getattr(time, name) for name in ("sleep", *CLOCKS)}
@@ -171,6 +172,4 @@ def test_a_wait_for_a_child_takes_real_time_and_keeps_a_lock_of_the_process():
                 subprocess.run(["sleep", "60"], timeout=0.01, check=False)
         return child.returncode, time.monotonic() < 1e-3
 
-    result = simulate(program, 2, budget=Budget(stuck_seconds=5))
-    result.raise_for_verdict()
-    assert result.returns == ((0, True),) * 2
+    assert returned(program, 2, budget=Budget(stuck_seconds=5)) == ((0, True),) * 2

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.pool import ThreadPool
 
 import pytest
@@ -198,14 +199,8 @@ def test_threads_of_multiprocessing_stay_outside():
     assert simulate(program, 2).returns == (0, 1)
 
 
-def wait_for_an_item(_pool):
-    items = queue.Queue()
-    threading.Thread(target=lambda: (time.sleep(1), items.put(7))).start()
-    return items.get()
-
-
-def wait_for_a_simple_item(_pool):
-    items = queue.SimpleQueue()
+def wait_for_an_item(_pool, kind):
+    items = getattr(queue, kind)()
     threading.Thread(target=lambda: (time.sleep(1), items.put(7))).start()
     return items.get()
 
@@ -222,33 +217,19 @@ def wait_for_a_lock(_pool):
         return 7
 
 
-def wait_for_an_item_of_the_pool(pool):
-    items = queue.Queue()
+def wait_for_an_item_of_the_pool(pool, kind, **options):
+    items = getattr(queue, kind)()
     pool.apply_async(items.put, (7,))
-    return items.get()
-
-
-def wait_for_a_simple_item_of_the_pool(pool):
-    items = queue.SimpleQueue()
-    pool.apply_async(items.put, (7,))
-    return items.get()
-
-
-def wait_for_the_pool_with_a_time_out(pool):
-    items = queue.Queue()
-    pool.apply_async(items.put, (7,))
-    return items.get(timeout=60)
+    return items.get(**options)
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        wait_for_an_item,
-        wait_for_a_simple_item,
+        *(partial(wait_for_an_item, kind=kind) for kind in ("Queue", "SimpleQueue")),
         wait_for_a_lock,
-        wait_for_an_item_of_the_pool,
-        wait_for_a_simple_item_of_the_pool,
-        wait_for_the_pool_with_a_time_out,
+        *(partial(wait_for_an_item_of_the_pool, kind=kind) for kind in ("Queue", "SimpleQueue")),
+        partial(wait_for_an_item_of_the_pool, kind="Queue", timeout=60),
     ],
 )
 def test_an_open_pool_lets_threads_wait_for_each_other(wait):

@@ -5,8 +5,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpsim import UsageError, simulate
+from ddpsim import UsageError
 from ddpsim.scenarios.training.models import NETWORKS, Network, make
+from tests.kit.results import returned
 
 NAMES = list(NETWORKS)
 
@@ -132,9 +133,7 @@ def test_each_rank_keeps_its_own_generator():
         weight = make("linear").layer.weight
         return weight.detach(), torch.rand(3)
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    for rank, (weight, drawn) in enumerate(result.returns):
+    for rank, (weight, drawn) in enumerate(returned(program, 2)):
         assert weight.equal(make("linear").layer.weight)
         assert drawn.equal(torch.rand(3, generator=torch.Generator().manual_seed(rank)))
 

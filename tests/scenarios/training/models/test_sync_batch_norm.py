@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import simulate
 from ddpsim.scenarios.training.models import SyncBatchNorm, make
+from tests.kit.results import returned
 
 FEATURES = 3
 ROUNDS = 2
@@ -69,12 +70,6 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def simulated(program, world_size):
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
-    return result.returns
-
-
 def train(layer, parts):
     rounds = [step(layer, part) for part in parts]
     return rounds, dict(layer.named_buffers())
@@ -87,7 +82,7 @@ def test_equals_batch_norm_of_one_batch(sizes):
     def program(rank):
         return train(initialise(SyncBatchNorm(FEATURES)), [of_round[rank] for of_round in parts])
 
-    assert_as_one_batch(simulated(program, len(sizes)), sizes)
+    assert_as_one_batch(returned(program, len(sizes)), sizes)
 
 
 @pytest.mark.parametrize("idle", [0, 1, 2])
@@ -104,7 +99,7 @@ def test_a_rank_that_follows_with_zeros_changes_nothing(idle):
             dist.all_reduce(torch.zeros(2 * FEATURES + 1, dtype=torch.float64))
         return None
 
-    returns = simulated(program, 3)
+    returns = returned(program, 3)
     assert_as_one_batch([returns[rank] for rank in busy], sizes)
 
 
@@ -118,7 +113,7 @@ def test_within_a_group():
         layer = initialise(SyncBatchNorm(FEATURES))
         return layer(parts[0][rank // 2], group).detach()
 
-    first, _, second = simulated(program, 3)
+    first, _, second = returned(program, 3)
     expected = initialise(nn.BatchNorm1d(FEATURES))(torch.cat(parts[0]))
     close(torch.cat([first, second]), expected.detach())
 
@@ -140,7 +135,7 @@ def test_evaluation_makes_no_collective():
         return layer(torch.ones(1, FEATURES, dtype=torch.float64)).detach() if rank == 0 else None
 
     expected = initialise(nn.BatchNorm1d(FEATURES)).eval()(torch.ones(1, FEATURES, dtype=torch.float64))
-    assert simulated(program, 2)[0].equal(expected.detach())
+    assert returned(program, 2)[0].equal(expected.detach())
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -167,7 +162,7 @@ def test_half_precision_counts_exactly():
         return outputs.dtype, layer.running_mean.item()
 
     mean = torch.tensor(259 / 257).bfloat16().item()
-    assert simulated(program, 2) == ((torch.bfloat16, mean),) * 2
+    assert returned(program, 2) == ((torch.bfloat16, mean),) * 2
 
 
 def test_network_under_ddp_equals_batch_norm_of_one_batch():
@@ -190,7 +185,7 @@ def test_network_under_ddp_equals_batch_norm_of_one_batch():
         return network.state_dict()
 
     train_network(plain, [torch.cat(of_round) for of_round in parts])
-    for state in simulated(program, world_size):
+    for state in returned(program, world_size):
         for (name, found), (expected_name, expected) in zip(state.items(), plain.state_dict().items(), strict=True):
             assert name == expected_name
             close(found, expected)
@@ -205,5 +200,5 @@ def test_network_uses_its_group():
         network.group = dist.new_group([0, 2])
         return None if rank == 1 else network(batch[rank : rank + 2]).detach()
 
-    first, _, second = simulated(program, 3)
+    first, _, second = returned(program, 3)
     close(torch.cat([first, second]), plain(batch).detach())
